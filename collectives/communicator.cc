@@ -109,6 +109,7 @@ Communicator::Communicator(std::unique_ptr<Engine> engine,
       timeout_ns_(absl::ToInt64Nanoseconds(options_.timeout)),
       recorder_(options_.recorded_operations, engine_->size(), parent),
       collectives_(std::make_unique<CollectiveLane>()) {
+  recorder_.Observe(options_.observer, Recorded());
   if (host_ != nullptr) {
     host_->is_host_of_device_ = true;
     host_->OnBreak([this](const absl::Status& reason) { Break(reason); });
@@ -206,6 +207,7 @@ absl::Status Communicator::Run(const Operation& operation,
   TESSERA_RETURN_IF_ERROR(call.after.Wait());
   const int64_t begin = MonotonicNanos();
   const int64_t deadline = DeadlineOf(call, begin);
+  const WaitMark mark;
   if (operation.tag != kNoTag) {
     return BreakOnError(tagged_->Run(operation, deadline).status());
   }
@@ -478,8 +480,9 @@ StatisticsTable Communicator::StatisticsWithSubgroups() const {
 }
 
 RecordedGroup Communicator::Recorded() const {
-  return {options_.name, std::string(engine_->name()), rank().value(), size(),
-          rank().value()};
+  return {options_.name,  std::string(engine_->name()),
+          rank().value(), size(),
+          rank().value(), group_ ^ (engine_->enqueues() ? 1u << 31 : 0u)};
 }
 
 std::string Communicator::RecordsAsJson() const {

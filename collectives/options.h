@@ -22,6 +22,7 @@
 #include "collectives/algorithms/algorithm_chooser.h"
 #include "collectives/algorithms/hierarchy.h"
 #include "collectives/operation/operation.h"
+#include "collectives/record/flight_recorder.h"
 
 namespace tessera::collectives {
 
@@ -56,6 +57,10 @@ struct CommunicatorOptions {
   // If not empty, the recorded operations are written to NAME.rank-R.json in
   // this directory when the group breaks.
   std::string dump_directory;
+
+  // Follows the operations of this rank in this group and in all groups that
+  // are split from it. Null: nothing does.
+  std::shared_ptr<OperationObserver> observer;
 };
 
 struct CallOptions {

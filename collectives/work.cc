@@ -1,11 +1,41 @@
 #include "collectives/work.h"
 
+#include <time.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/engine/tagged_messages.h"
 
 namespace tessera::collectives {
+
+namespace {
+
+constinit thread_local std::atomic<int64_t>* watched_wait = nullptr;
+
+}  // namespace
+
+void WatchWaits(std::atomic<int64_t>* since) { watched_wait = since; }
+
+int64_t CoarseNanos() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// An outer mark remains.
+WaitMark::WaitMark() : since_(watched_wait) {
+  if (since_ == nullptr) return;
+  if (since_->load(std::memory_order_relaxed) != 0) {
+    since_ = nullptr;
+    return;
+  }
+  since_->store(CoarseNanos(), std::memory_order_relaxed);
+}
+
+WaitMark::~WaitMark() {
+  if (since_ != nullptr) since_->store(0, std::memory_order_relaxed);
+}
 
 void WorkState::Finish(absl::Status status) {
   const std::lock_guard lock(mutex_);
@@ -26,6 +56,7 @@ bool WorkState::WaitUntil(absl::Time deadline) {
     done_.store(true, std::memory_order_release);
     return true;
   }
+  const WaitMark mark;
   std::unique_lock lock(mutex_);
   if (deadline == absl::InfiniteFuture()) {
     finished_.wait(lock, [this] { return done(); });

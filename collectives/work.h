@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,6 +27,29 @@
 #include "topology/rank.h"
 
 namespace tessera::collectives {
+
+// Whether the calling thread waits for other ranks: in a blocking call of a
+// Communicator, or for a started operation. `since` is CoarseNanos while it
+// waits, otherwise 0. Null: nothing is stored.
+//
+//   std::atomic<int64_t> since;
+//   WatchWaits(&since);  // of this thread, until WatchWaits(nullptr)
+void WatchWaits(std::atomic<int64_t>* since);
+
+// CLOCK_MONOTONIC with a resolution of some milliseconds, in a few nanoseconds.
+int64_t CoarseNanos();
+
+// The calling thread waits while an object exists.
+class WaitMark {
+ public:
+  WaitMark();
+  ~WaitMark();
+  WaitMark(const WaitMark&) = delete;
+  WaitMark& operator=(const WaitMark&) = delete;
+
+ private:
+  std::atomic<int64_t>* since_;  // Null if nothing is stored.
+};
 
 // The state shared by Work and the host thread that executes the operation.
 class WorkState final : public EventState {

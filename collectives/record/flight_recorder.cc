@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -125,12 +126,19 @@ FlightRecorder::FlightRecorder(int64_t capacity, int64_t ranks,
 }
 
 FlightRecorder::~FlightRecorder() {
+  if (observer_ != nullptr) observer_->Leave(observed_as_);
   const StatisticsTable own = Statistics();
   for (const std::shared_ptr<Family>& family : families_) {
     const std::lock_guard lock(family->mutex);
     family->members.erase(this);
     AddTable(own, family->destroyed);
   }
+}
+
+void FlightRecorder::Observe(std::shared_ptr<OperationObserver> observer,
+                             const RecordedGroup& group) {
+  observer_ = std::move(observer);
+  if (observer_ != nullptr) observed_as_ = observer_->Join(group, *this);
 }
 
 int64_t FlightRecorder::BytesFor(int64_t capacity) {
@@ -141,6 +149,7 @@ uint64_t FlightRecorder::Begin(const OperationRecord& record) {
   const std::lock_guard lock(mutex_);
   const uint64_t ticket = next_ticket_++;
   slots_[ticket % slots_.size()] = {ticket, record};
+  if (observer_ != nullptr) observer_->Begin(observed_as_, record);
   return ticket;
 }
 
@@ -151,6 +160,7 @@ void FlightRecorder::End(uint64_t ticket, const OperationRecord& record) {
   if (slot.ticket == ticket) slot.record = record;
   totals_[TotalsIndex(record.kind, record.signature.algorithm)].Add(
       TotalsOf(record, ranks_));
+  if (observer_ != nullptr) observer_->End(observed_as_, record);
 }
 
 std::vector<OperationRecord> FlightRecorder::Recent() const {
@@ -251,6 +261,7 @@ std::string RecordsToJson(const RecordedGroup& group,
                           const absl::Status& error) {
   Json json;
   json["group"] = group.name;
+  json["id"] = group.id;
   json["engine"] = group.engine;
   json["rank"] = group.rank;
   json["ranks"] = group.ranks;

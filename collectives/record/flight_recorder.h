@@ -75,6 +75,37 @@ OperationTotals Total(const StatisticsTable& statistics);
 // others 1. Source: nccl-tests, doc/PERFORMANCE.md.
 double BusFactor(OpKind kind, int64_t ranks);
 
+// The group and rank of the records.
+struct RecordedGroup {
+  std::string name;
+  std::string engine;
+  int64_t rank = 0;
+  int64_t ranks = 1;
+  int64_t world_rank = 0;
+  // Signature::group, or another number for the same group on a device; the
+  // same on all ranks of the group.
+  uint32_t id = 0;
+};
+
+class FlightRecorder;
+
+// Follows the operations of a rank in a group and in all groups split from it.
+class OperationObserver {
+ public:
+  virtual ~OperationObserver() = default;
+
+  // A group was created; returns a number for the calls below. `recorder` is
+  // valid until Leave returns. Any thread.
+  virtual int64_t Join(const RecordedGroup& group,
+                       const FlightRecorder& recorder) = 0;
+  virtual void Leave(int64_t number) = 0;
+
+  // Called on the thread that executes an operation, one at a time for each
+  // group. Must not call the recorder.
+  virtual void Begin(int64_t number, const OperationRecord& record) = 0;
+  virtual void End(int64_t number, const OperationRecord& record) = 0;
+};
+
 class FlightRecorder {
  public:
   // Keeps the last `capacity` (at least 1) operations of a group of `ranks`.
@@ -85,6 +116,11 @@ class FlightRecorder {
   ~FlightRecorder();
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  // From now on `observer` (may be null) follows the operations of `group`.
+  // Called at most once, before the first operation.
+  void Observe(std::shared_ptr<OperationObserver> observer,
+               const RecordedGroup& group);
 
   // The memory in bytes of a recorder of `capacity` operations.
   static int64_t BytesFor(int64_t capacity);
@@ -110,27 +146,20 @@ class FlightRecorder {
   const int64_t ranks_;
   // Its own, then the families of the groups that it was split from.
   std::vector<std::shared_ptr<Family>> families_;
+  std::shared_ptr<OperationObserver> observer_;
+  int64_t observed_as_ = 0;
   mutable std::mutex mutex_;
   std::vector<Slot> slots_;
   uint64_t next_ticket_ = 1;
   std::vector<OperationTotals> totals_;  // By kind, then algorithm.
 };
 
-// The group and rank of the records.
-struct RecordedGroup {
-  std::string name;
-  std::string engine;
-  int64_t rank = 0;
-  int64_t ranks = 1;
-  int64_t world_rank = 0;
-};
-
-// One JSON object: `group`, `engine`, `rank`, `ranks`, `pid`, `error` (code and
-// message, null if there is none), `operations` (oldest first: `sequence`,
-// `operation`, `algorithm`, `dtype`, `count`, `bytes`, `peer`, `begin_ns`,
-// `end_ns` (null while it runs), `status`) and `statistics` (an entry per
-// operation and algorithm with the members of OperationTotals, `mean_ns`,
-// `algbw_GBps` and `busbw_GBps`).
+// One JSON object: `group`, `id`, `engine`, `rank`, `ranks`, `pid`, `error`
+// (code and message, null if there is none), `operations` (oldest first:
+// `sequence`, `operation`, `algorithm`, `dtype`, `count`, `bytes`, `peer`,
+// `begin_ns`, `end_ns` (null while it runs), `status`) and `statistics` (an
+// entry per operation and algorithm with the members of OperationTotals,
+// `mean_ns`, `algbw_GBps` and `busbw_GBps`).
 std::string RecordsToJson(const RecordedGroup& group,
                           std::span<const OperationRecord> records,
                           const StatisticsTable& statistics,

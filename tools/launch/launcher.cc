@@ -378,7 +378,7 @@ absl::Status RankStarter::Start(const RankStart& start) {
                                : OpenPipes(local, output_));
   const bool has_sockets = plan_.nnodes == 1;
   std::string sockets, later;
-  std::vector<int> inherited;
+  std::vector<int> inherited = plan_.inherited;
   if (has_sockets) {
     sockets = made_.sockets[round][local].value;
     later = LaterSockets(local, round);
@@ -555,6 +555,9 @@ void Supervisor::HandleSignal(int signal) {
       [[fallthrough]];
     case SIGCONT:
     case SIGUSR2:
+      if (signal == SIGUSR2 && plan_.on_user_signal) {
+        return plan_.on_user_signal();
+      }
       ranks_.Signal(signal);
       return;
     default:
@@ -612,12 +615,15 @@ void Supervisor::HandleTimers() {
   const Time now = Clock::now();
   if (settle_at_ && now >= *settle_at_) {
     settle_at_.reset();
-    if (!ReplaceFailed()) BeginEnd(SIGTERM, plan_.grace);
+    if (!ReplaceFailed()) {
+      if (plan_.on_failure) plan_.on_failure();
+      BeginEnd(SIGTERM, plan_.grace);
+    }
   }
   if (hung_at_ && now >= *hung_at_) {
-    hung_at_ = now + kHungInterval;
     KillHung();
     TakeOver();
+    hung_at_ = Clock::now() + kHungInterval;
   }
   if (reap_at_ && now >= *reap_at_) {
     reap_at_.reset();

@@ -96,6 +96,12 @@ struct LaunchPlan {
   // joins, the first one that the old process had not joined; nullopt ends the
   // job.
   std::function<std::optional<int64_t>(const RankExit&)> replace = nullptr;
+  // Further descriptors above 2 that every rank inherits.
+  std::vector<int> inherited = {};
+  // Called when a rank has failed and is not replaced, before the others are
+  // ended; and on SIGUSR2, which then is not forwarded.
+  std::function<void()> on_failure = nullptr;
+  std::function<void()> on_user_signal = nullptr;
   // Called once per second with the ranks that are stopped, such as by SIGSTOP.
   // Returns the ranks to kill because they do not answer.
   std::function<std::vector<topology::Rank>(

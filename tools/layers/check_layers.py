@@ -44,7 +44,7 @@ ALLOWED = {
 
 # The packages of the trainer in their order: each may depend on earlier ones, and tools/train itself on all.
 TRAIN_ORDER = ["tools/train/" + name for name in (
-    "settings", "model", "step", "checkpoint", "predict", "report", "sample", "loop", "launch")]
+    "settings", "watch", "model", "step", "checkpoint", "predict", "report", "sample", "loop", "launch")]
 
 
 def module_of(label):

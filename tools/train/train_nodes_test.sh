@@ -49,7 +49,7 @@ expect_clean() {
   [ -z "$(ranks_of "$1")" ] || fail "$1: ranks are left"
   [ ! -e "$1/.ranks" ] || fail "$1: files are left: $(ls -A "$1/.ranks")"
 }
-copies="--max_restarts=4 --snapshot_every=1 --hang_timeout=1s"
+copies="--max_restarts=4 --snapshot_every=1 --hang_timeout=5s"
 
 "$train" $common --run_dir=calm >out 2>err || fail "calm: $(cat err)"
 
@@ -57,7 +57,7 @@ copies="--max_restarts=4 --snapshot_every=1 --hang_timeout=1s"
 for node in 0 1 2; do start lost $node $copies; done
 await_steps lost 20
 kill -9 ${nodes[1]}
-await_line lost.err0 "the node of rank 1 has been silent for 3s; other nodes start new processes in its place"
+await_line lost.err0 "the node of rank 1 has been silent for 5s; other nodes start new processes in its place"
 wait ${nodes[1]}
 start lost 1 $copies
 await_line lost.err1 "node 1 is in reserve until another one is lost"

@@ -62,6 +62,8 @@
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/settings/settings_flags.h"
+#include "tools/train/watch/live_place.h"
+#include "tools/train/watch/rank_watch.h"
 #include "topology/discovery/launcher_environment.h"
 #include "topology/discovery/nvml.h"
 #include "topology/rank.h"
@@ -309,7 +311,7 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                               const NodePlace& where) {
     out.flush();
     return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
-                      {.files = {directory.exchange()},
+                      {.files = {directory.exchange(), directory.NextFlight()},
                        .program = program,
                        .notice = notice,
                        .sinks = {},
@@ -543,13 +545,19 @@ absl::Status RunOneRank(const Settings& settings,
   if (exit_code != 0) return absl::OkStatus();
   // Until the ranks have met, no error follows from another rank's failure, so
   // each rank reports its own.
+  TESSERA_ASSIGN_OR_RETURN(const auto pages, PlacePages::Create(1));
+  const auto watch = RankWatch::Start(
+      *pages,
+      {.judges = true, .timeout = HangTimeoutOf(settings), .err = &err});
+  const auto observer = watch->Attach(place.rank.value());
   absl::StatusOr<World> world =
-      JoinWorld(settings, collectives::ProcessEnvironment());
+      JoinWorld(settings, collectives::ProcessEnvironment(),
+                /*patience=*/std::nullopt, observer);
   if (!world.ok()) {
     return AsFailedRun(NameRank({place.rank.value(), 0, world.status()}));
   }
   const absl::StatusOr<LaunchedRun> launched =
-      RunLaunchedRank(settings, *world, MakeTrainer, *preemption, err);
+      RunLaunchedRank(settings, *world, MakeTrainer, *preemption, err, *watch);
   if (!launched.ok()) {
     return ReportOnce(place, launched.status(), world->store.get(), err,
                       exit_code);

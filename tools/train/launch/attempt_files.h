@@ -31,6 +31,8 @@ struct RankReport {
 
 struct AttemptFiles {
   std::string directory;
+  // The directory for //tools/flight, which stays after the attempt; "": none.
+  std::string flight = "";
 
   std::string settings() const { return directory + "/settings.json"; }
   std::string result() const { return directory + "/result"; }

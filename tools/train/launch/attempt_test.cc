@@ -1,6 +1,7 @@
 // Runs real processes and threads with a program controlled by its settings.
 // The test's binary is also the program of its ranks.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
@@ -23,6 +25,7 @@
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/launch/supervise.h"
 #include "tools/train/launch/world.h"
+#include "tools/train/watch/live_place.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -42,6 +45,15 @@ absl::Status Act(const std::vector<std::string>& action,
   if (verb == "kill") raise(SIGKILL);
   if (verb == "exit") _exit(3);
   if (verb == "sleep") sleep(60);
+  // A data loader that waits for data.
+  if (verb == "load") {
+    const ActionScope place(RankAction::kLoadData);
+    return ReadFile(action[2], 1000).status();
+  }
+  for (int64_t i = 0; verb == "slow" && i < 8; ++i) {
+    const ActionScope place(RankAction::kForward, i);
+    absl::SleepFor(absl::Milliseconds(500));
+  }
   if (verb == "step") rank.on_step();
   if (verb == "fail") return absl::ResourceExhaustedError("the disk is full");
   if (verb == "refuse") return absl::InvalidArgumentError("another model");
@@ -136,6 +148,49 @@ TEST_P(EveryEngineTest, ReportsInvalidProgramOnce) {
   EXPECT_THAT(outcome.status,
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such")));
   EXPECT_FALSE(MayPass(outcome));
+}
+
+// Nobody writes the FIFO that rank 1 reads.
+TEST_P(EveryEngineTest, NamesRankThatHangsInItsDataLoader) {
+  if (!HasEngine(GetParam())) GTEST_SKIP() << "not built in";
+  const std::string fifo = testing::TempDir() + "/fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  files_.flight = testing::TempDir() + "/flight";
+  std::string notices;
+  options_ = {.files = files_,
+              .program = tools::OwnPath().value(),
+              .notice = [&](const std::string& line) { notices += line; }};
+  Settings settings = Job(GetParam(), {"1:load:" + fifo});
+  settings.hang_timeout = "2s";
+  const AttemptOutcome outcome = Run(settings);
+  std::filesystem::remove(fifo);
+  EXPECT_THAT(std::string(outcome.status.message()),
+              HasSubstr("rank 1 hangs: no progress for 2s (--hang_timeout); "
+                        "all ranks were ended"));
+  EXPECT_EQ(outcome.rank, 1);
+  EXPECT_TRUE(MayPass(outcome));
+  EXPECT_THAT(notices,
+              AllOf(HasSubstr("rank 1 hangs"), HasSubstr("; killed\n"),
+                    HasSubstr("  rank 1: load data, for "),
+                    HasSubstr("at attempt_test.cc:"), HasSubstr("ReadFile"),
+                    ContainsRegex("rank 3: .*; in all_reduce #[0-9]+ of world, "
+                                  "8 bytes for .*, which waits for rank 1"),
+                    Not(HasSubstr("rank 0 hangs")), HasSubstr(files_.flight)));
+  for (const char* const rank : {"0", "1", "2", "3"}) {
+    EXPECT_TRUE(std::filesystem::exists(
+        absl::StrCat(files_.flight, "/rank", rank, ".json")));
+  }
+  std::filesystem::remove_all(files_.flight);
+}
+
+// Rank 1 takes longer than the timeout, but goes on; the others wait for it.
+TEST_P(EveryEngineTest, ToleratesSlowRank) {
+  if (!HasEngine(GetParam())) GTEST_SKIP() << "not built in";
+  Settings settings = Job(GetParam(), {"1:slow"});
+  settings.hang_timeout = "3s";
+  const AttemptOutcome outcome = Run(settings);
+  TESSERA_ASSERT_OK(outcome.status);
+  EXPECT_EQ(outcome.result, "10");
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EveryEngineTest,

@@ -32,8 +32,8 @@ RunOutcome Example() {
   result.steps[0].record.loss = 5.5;
   result.steps[1].record.loss = 2.25;
   result.ranks.resize(2);
-  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0, 0.4, 0.2};
-  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0, 0.8, 0.2};
+  result.ranks[0].shares = {0.5, 0.3, 0.1, 0.1, 0, 0, 0, 0.4, 0.2};
+  result.ranks[1].shares = {0.3, 0.3, 0.3, 0.1, 0, 0, 0, 0.8, 0.2};
   result.ranks[0].memory.peak_resident = 1000;
   result.ranks[1].memory.peak_resident = 3000;
   result.strategy_changes = {{8, 1 << 20, "aggressive", "--zero=3"}};

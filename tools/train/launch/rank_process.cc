@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -29,6 +31,8 @@
 #include "tools/train/launch/nodes.h"
 #include "tools/train/launch/world.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/watch/live_place.h"
+#include "tools/train/watch/rank_watch.h"
 
 namespace tessera::train {
 
@@ -49,6 +53,7 @@ struct RankEvents {
   const AttemptFiles* files = nullptr;
   std::function<void()> on_step = [] {};
   Preemption* preemption = nullptr;
+  RankWatch* watch = nullptr;  // Null: nobody asks where ranks are.
   std::ostream* progress = nullptr;
   bool is_terminal = false;
 };
@@ -88,7 +93,11 @@ absl::StatusOr<std::string> RunThread(const Settings& settings,
                                       const RankProgram& program,
                                       const RankEvents& events) {
   const int64_t rank = engine->rank().value();
-  const absl::StatusOr<World> world = MakeWorld(settings, std::move(engine));
+  const auto observer =
+      events.watch == nullptr ? nullptr : events.watch->Attach(rank);
+  const absl::Cleanup leave = [] { AttachPlace(nullptr); };
+  const absl::StatusOr<World> world =
+      MakeWorld(settings, std::move(engine), observer);
   if (world.ok()) return RunRank(*world, program, events);
   events.on_failure(ReportOf(rank, world.status()));
   return world.status();
@@ -187,13 +196,14 @@ absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
   const absl::Duration patience =
       (can_copy ? 3 : 1) * settings.parallel.timeout;
   Rounds rounds(settings, *events.files);
+  const auto observer = events.watch->Attach(RankOfProcess(settings));
   MemoryCopies copies;
   for (;;) {
     copies.SetRound(rounds.next());
     const auto lookup = rounds.Next(patience);
     const bool can_rejoin = can_copy && rounds.HasNext();
     const absl::StatusOr<World> world =
-        lookup.ok() ? JoinWorld(settings, *lookup, patience)
+        lookup.ok() ? JoinWorld(settings, *lookup, patience, observer)
                     : absl::StatusOr<World>(lookup.status());
     absl::StatusOr<std::string> result =
         world.ok() ? RunRank(*world, program, events,
@@ -205,6 +215,12 @@ absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
   }
 }
 
+absl::StatusOr<RankProgram> Load(const MakeRankProgram& make,
+                                 const Settings& settings) {
+  const ActionScope place(RankAction::kLoadData);
+  return make(settings);
+}
+
 // Sets `exit_code` if the run stopped early, which a node without rank 0 does
 // not know otherwise.
 absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
@@ -212,9 +228,11 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
                         int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const auto preemption, Preemption::Watch(settings));
   events.preemption = preemption.get();
-  TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(settings));
-  const auto run =
-      settings.engine == "in_process" ? RunEveryThread : RunOnlyRank;
+  const bool is_only = settings.engine != "in_process";
+  events.watch->Attach(is_only ? RankOfProcess(settings) : 0);
+  TESSERA_ASSIGN_OR_RETURN(const RankProgram program, Load(make, settings));
+  if (!is_only) AttachPlace(nullptr);
+  const auto run = is_only ? RunOnlyRank : RunEveryThread;
   TESSERA_ASSIGN_OR_RETURN(const std::string result,
                            run(settings, program, events));
   const StopCause cause = preemption->stopped_by();
@@ -239,36 +257,74 @@ int64_t ReplacementsOf(const Settings& settings) {
 }
 
 std::vector<std::string> RankArguments(const AttemptFiles& files,
-                                       bool is_terminal) {
-  return {std::string(kRankArgument), files.directory,
-          std::string(is_terminal ? kTerminal : kNoTerminal)};
+                                       bool is_terminal, int places_fd) {
+  return {std::string(kRankArgument), files.directory, files.flight,
+          std::string(is_terminal ? kTerminal : kNoTerminal),
+          absl::StrCat(places_fd)};
 }
 
 bool IsRankProcess(int argc, char** argv) {
-  return argc == 4 && argv[1] == kRankArgument;
+  return argc == 6 && argv[1] == kRankArgument;
+}
+
+namespace {
+
+// The pages of all ranks, or one for the rank of this process if it shares none
+// with the process that started it.
+absl::StatusOr<std::unique_ptr<PlacePages>> PagesOf(std::string_view fd_text,
+                                                    const Settings& settings) {
+  int fd = -1;
+  if (!absl::SimpleAtoi(fd_text, &fd) || fd < 0) return PlacePages::Create(1);
+  return PlacePages::Open(fd, settings.parallel.mesh.world_size());
+}
+
+absl::Status WatchAndRun(char** argv, const MakeRankProgram& make,
+                         const Settings& settings, RankEvents& events,
+                         int& exit_code) {
+  const AttemptFiles files = {argv[2], argv[3]};
+  TESSERA_ASSIGN_OR_RETURN(const auto pages, PagesOf(argv[5], settings));
+  const auto watch =
+      RankWatch::Start(*pages, {.directory = files.flight,
+                                .judges = std::string_view(argv[5]) == "-1",
+                                .timeout = HangTimeoutOf(settings),
+                                .err = &std::cerr});
+  events.watch = watch.get();
+  const absl::Status status =
+      RunProcess(files, make, settings, events, exit_code);
+  events.watch = nullptr;
+  return status;
+}
+
+}  // namespace
+
+std::optional<absl::Duration> HangTimeoutOf(const Settings& settings) {
+  const auto timeout = ParseTimeSpan(settings.hang_timeout);
+  if (!timeout.ok()) return std::nullopt;
+  return *timeout;
 }
 
 int RankProcessMain(int argc, char** argv, const MakeRankProgram& make) {
   if (!IsRankProcess(argc, argv)) return 2;
   tools::PrepareProcess()
       .IgnoreError();  // The parent has entered the directory.
-  const AttemptFiles files = {argv[2]};
+  const AttemptFiles files = {argv[2], argv[3]};
   std::atomic<bool> has_reported = false;
   std::once_flag stepped;
   RankEvents events;
   events.on_failure = [&](const RankReport& failure) {
     has_reported = true;
+    if (events.watch != nullptr) events.watch->WriteFiles();
     // If writing fails too, the exit code still reports the failure.
     files.WriteReport(failure).IgnoreError();
   };
   events.on_step = [&] { std::call_once(stepped, [&] { files.MarkStep(); }); };
   events.files = &files;
   events.progress = &std::cerr;
-  events.is_terminal = argv[3] == kTerminal;
+  events.is_terminal = argv[4] == kTerminal;
   const absl::StatusOr<Settings> settings = ReadSettings(files.settings());
   int exit_code = 0;
   const absl::Status status =
-      settings.ok() ? RunProcess(files, make, *settings, events, exit_code)
+      settings.ok() ? WatchAndRun(argv, make, *settings, events, exit_code)
                     : settings.status();
   if (status.ok()) return exit_code;
   if (!has_reported) {
@@ -342,13 +398,17 @@ absl::StatusOr<Settings> In(const RunDirectory& directory, Settings settings) {
 
 absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
                                 const MakeRankProgram& make,
-                                Preemption& preemption,
-                                std::ostream& progress) {
+                                Preemption& preemption, std::ostream& progress,
+                                RankWatch& watch) {
   Communicator& everyone = *world.communicator;
   TESSERA_ASSIGN_OR_RETURN(RunDirectory directory,
                            ShareRunDirectory(everyone, settings));
   TESSERA_ASSIGN_OR_RETURN(Settings here, In(directory, settings));
-  TESSERA_ASSIGN_OR_RETURN(const RankProgram program, make(here));
+  // The launcher may start the ranks again, and does not say how often.
+  if (!settings.run_dir.empty()) {
+    watch.SetDirectory(directory.path() + "/flight/last");
+  }
+  TESSERA_ASSIGN_OR_RETURN(const RankProgram program, Load(make, here));
   TESSERA_ASSIGN_OR_RETURN(
       std::string result, program({.world = everyone,
                                    .locations = world.locations,
@@ -409,14 +469,13 @@ absl::StatusOr<std::optional<LauncherEnvironment>> FindLauncher(
   return *found;
 }
 
-absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
-                                            World& world,
-                                            const MakeRankProgram& make,
-                                            Preemption& preemption,
-                                            std::ostream& progress) {
+absl::StatusOr<LaunchedRun> RunLaunchedRank(
+    const Settings& settings, World& world, const MakeRankProgram& make,
+    Preemption& preemption, std::ostream& progress, RankWatch& watch) {
   absl::StatusOr<LaunchedRun> run =
-      Run(settings, world, make, preemption, progress);
+      Run(settings, world, make, preemption, progress, watch);
   if (!run.ok()) {
+    watch.WriteFiles();
     world.collectives->AbortAll(run.status());
     world.communicator->Abort(run.status().message());
   }

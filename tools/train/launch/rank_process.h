@@ -31,6 +31,7 @@
 #include "tools/train/loop/preemption.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/watch/rank_watch.h"
 #include "topology/discovery/launcher_environment.h"
 
 namespace tessera::train {
@@ -64,13 +65,17 @@ using RankProgram =
 using MakeRankProgram =
     std::function<absl::StatusOr<RankProgram>(const Settings& settings)>;
 
+// --hang_timeout; nullopt for HangDetector's default.
+std::optional<absl::Duration> HangTimeoutOf(const Settings& settings);
+
 // The maximum number of replacements of lost ranks; 0 without --snapshot_every.
 int64_t ReplacementsOf(const Settings& settings);
 
 // The command-line arguments that start this program as a rank of `files`.
-// `is_terminal` says whether its standard error is a terminal.
+// `is_terminal` says whether its standard error is a terminal. `places_fd` is
+// the inherited descriptor of PlacePages; -1: the rank watches itself.
 std::vector<std::string> RankArguments(const AttemptFiles& files,
-                                       bool is_terminal);
+                                       bool is_terminal, int places_fd = -1);
 bool IsRankProcess(int argc, char** argv);
 
 // The main function of a process with one rank, or with all ranks as threads.
@@ -101,18 +106,18 @@ struct LaunchedRun {
 
 // Runs this process's rank of a launched job. A collective of the joined
 // `world`. Rank 0 creates the run directory, which must be visible to all
-// ranks, and writes to `progress`. Returns errors of RunDirectory and of the
-// program; a rank that fails aborts the others.
+// ranks, and writes to `progress`. `watch` has the rank of the calling thread.
+// Returns errors of RunDirectory and of the program; a rank that fails aborts
+// the others.
 //
 //   TESSERA_ASSIGN_OR_RETURN(
 //       const LaunchedRun run,
-//       RunLaunchedRank(settings, world, make, preemption, std::cerr));
+//       RunLaunchedRank(settings, world, make, preemption, std::cerr,
+//                       *watch));
 //   if (run.is_first) Print(run.result);
-absl::StatusOr<LaunchedRun> RunLaunchedRank(const Settings& settings,
-                                            World& world,
-                                            const MakeRankProgram& make,
-                                            Preemption& preemption,
-                                            std::ostream& progress);
+absl::StatusOr<LaunchedRun> RunLaunchedRank(
+    const Settings& settings, World& world, const MakeRankProgram& make,
+    Preemption& preemption, std::ostream& progress, RankWatch& watch);
 
 }  // namespace tessera::train
 

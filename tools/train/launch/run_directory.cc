@@ -98,6 +98,15 @@ absl::StatusOr<std::string> RunDirectory::BestCheckpoint() const {
   return best.path;
 }
 
+std::string RunDirectory::NextFlight() const {
+  if (is_temporary_) return "";
+  std::error_code error;
+  int64_t number = 1;
+  const auto path = [&] { return absl::StrCat(path_, "/flight/", number); };
+  while (fs::exists(path(), error)) ++number;
+  return path();
+}
+
 bool RunDirectory::CleanUp() const {
   std::error_code ignored;
   fs::remove_all(exchange(), ignored);

@@ -4,6 +4,8 @@
 //   DIR/metrics.jsonl    one JSON object per step
 //   DIR/checkpoints/     step-00000060/, ...
 //   DIR/result.json      FormatRunResult
+//   DIR/flight/N/        the places of the ranks of the N-th attempt that had
+//                        a failure: watch/rank_file.h
 //   DIR/.ranks/          exists while ranks run: attempt_files.h
 //
 //   TESSERA_ASSIGN_OR_RETURN(const RunDirectory run,
@@ -40,6 +42,10 @@ class RunDirectory {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string result() const { return path_ + "/result.json"; }
   std::string exchange() const { return path_ + "/.ranks"; }
+  // The directory for the places of the ranks of a new attempt
+  // (//tools/flight), flight/N with the next N; "" if this directory is
+  // temporary.
+  std::string NextFlight() const;
 
   // The newest complete checkpoint; "" if there is none.
   std::string LastCheckpoint() const;

@@ -15,6 +15,8 @@
 #include "tools/cli/cli.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/settings/settings.h"
+#include "tools/train/watch/hang.h"
+#include "tools/train/watch/job_watch.h"
 #include "topology/config/parallel_config.h"
 
 namespace tessera::train {
@@ -36,29 +38,38 @@ bool NeedsFewerRanks(const AttemptOutcome& outcome,
   return outcome.rank.has_value() && outcome.rank == failed_before;
 }
 
-// Decides which ranks of an attempt are replaced.
+// Decides which ranks of an attempt hang, and which are replaced.
 class Replacements {
  public:
   // Borrows its arguments. `nodes` is null for a run on one node.
   Replacements(const Settings& settings, const AttemptOptions& options,
-               Nodes* nodes)
-      : settings_(settings), options_(options), nodes_(nodes) {}
+               JobWatch& watch, Nodes* nodes)
+      : settings_(settings), options_(options), watch_(watch), nodes_(nodes) {}
 
   // For LaunchPlan::replace and LaunchPlan::find_hung.
   std::optional<int64_t> Replace(const tools::RankExit& exit);
   std::vector<topology::Rank> FindHung(
       const std::vector<topology::Rank>& stopped);
 
+  // Prints where the ranks are, on SIGUSR2.
+  void ShowPlaces() const;
+
   int64_t count() const { return count_; }
+  // The ranks that were killed because they hung, and why.
+  const std::map<int64_t, std::string>& hung() const { return hung_; }
 
  private:
-  std::vector<topology::Rank> FindStopped(
-      const std::vector<topology::Rank>& stopped);
-  std::vector<topology::Rank> FindSilent() const;
+  using Reasons = std::map<int64_t, std::string>;  // By rank.
+  void AddStopped(const std::vector<topology::Rank>& stopped, Reasons& hung);
+  void AddSilent(Reasons& hung) const;
+  void AddStuck(const std::vector<topology::Rank>& stopped, Reasons& hung);
+  std::string WhereFilesAre() const;
 
   const Settings& settings_;
   const AttemptOptions& options_;
+  JobWatch& watch_;
   Nodes* const nodes_;
+  Reasons hung_;
   int64_t count_ = 0;
   std::optional<int64_t> failed_before_;
   std::map<int64_t, absl::Time> stopped_since_;  // By rank.
@@ -85,6 +96,8 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
       !files.WriteRound(rank, round).ok()) {
     return std::nullopt;
   }
+  watch_.WriteFiles();
+  watch_.Forget(rank);
   files.RemoveReport(rank);
   failed_before_ = rank;
   ++count_;
@@ -97,41 +110,72 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
 
 std::vector<topology::Rank> Replacements::FindHung(
     const std::vector<topology::Rank>& stopped) {
-  std::vector<topology::Rank> hung;
-  if (nodes_ != nullptr) hung = nodes_->RanksToEnd();
-  if (!hung.empty()) return hung;
-  hung = FindStopped(stopped);
-  for (const topology::Rank rank : FindSilent()) hung.push_back(rank);
-  return hung;
+  if (nodes_ != nullptr) {
+    const std::vector<topology::Rank> ended = nodes_->RanksToEnd();
+    if (!ended.empty()) return ended;
+  }
+  Reasons found;
+  AddStopped(stopped, found);
+  AddSilent(found);
+  AddStuck(stopped, found);
+  if (found.empty()) return {};
+  std::vector<int64_t> numbers;
+  std::string text;
+  for (const auto& [rank, why] : found) {
+    numbers.push_back(rank);
+    absl::StrAppend(&text, text.empty() ? "" : "\ntrain: ", why, "; killed");
+    hung_[rank] = why;
+  }
+  options_.notice(
+      absl::StrCat(text, "\n", watch_.Report(numbers), WhereFilesAre()));
+  // Ranks that are threads end with their process.
+  if (settings_.engine == "in_process") return {topology::Rank(0)};
+  return {numbers.begin(), numbers.end()};
 }
 
-std::vector<topology::Rank> Replacements::FindStopped(
-    const std::vector<topology::Rank>& stopped) {
+void Replacements::ShowPlaces() const {
+  options_.notice(
+      absl::StrCat("SIGUSR2\n", watch_.Report({}), WhereFilesAre()));
+}
+
+std::string Replacements::WhereFilesAre() const {
+  const std::string& directory = options_.files.flight;
+  return directory.empty()
+             ? ""
+             : absl::StrCat("\n  for //tools/flight: ", directory);
+}
+
+void Replacements::AddStopped(const std::vector<topology::Rank>& stopped,
+                              Reasons& hung) {
+  constexpr std::string_view kDefault = "10s";
+  // A debugger stops ranks, too.
+  const bool may_stop =
+      settings_.hang_timeout.empty() && ReplacementsOf(settings_) == 0;
+  if (may_stop) return;
   const absl::Time now = absl::Now();
   std::map<int64_t, absl::Time> since;
-  std::vector<topology::Rank> hung;
+  const std::string limit(
+      settings_.hang_timeout.empty() ? kDefault : settings_.hang_timeout);
   for (const topology::Rank rank : stopped) {
     const auto before = stopped_since_.find(rank.value());
     const absl::Time begin =
         before == stopped_since_.end() ? now : before->second;
-    const auto most = ParseTimeSpan(settings_.hang_timeout);
+    const auto most = ParseTimeSpan(limit);
     if (!most.ok() || now - begin < *most) {
       since[rank.value()] = begin;
       continue;
     }
-    hung.push_back(rank);
-    options_.notice(
-        absl::StrCat("rank ", rank.value(), " has been stopped for ",
-                     settings_.hang_timeout, " (--hang_timeout); killed"));
+    hung[rank.value()] =
+        absl::StrCat("rank ", rank.value(), " has been stopped for ", limit,
+                     " (--hang_timeout)");
   }
   stopped_since_ = std::move(since);
-  return hung;
 }
 
 // Ranks that lost another rank wait in the next round for those that have not
 // noticed it. A rank that does not join for as long as a collective may take is
 // taken for hung.
-std::vector<topology::Rank> Replacements::FindSilent() const {
+void Replacements::AddSilent(Reasons& hung) const {
   std::vector<AttemptFiles::Round> rounds;
   AttemptFiles::Round newest;
   for (int64_t rank = 0; rank < settings_.parallel.mesh.world_size(); ++rank) {
@@ -142,30 +186,43 @@ std::vector<topology::Rank> Replacements::FindSilent() const {
     }
   }
   const absl::Duration timeout = settings_.parallel.timeout;
-  std::vector<topology::Rank> hung;
-  if (absl::Now() - newest.begin < timeout) return hung;
+  if (absl::Now() - newest.begin < timeout) return;
   for (size_t rank = 0; rank < rounds.size(); ++rank) {
     const topology::Rank silent(static_cast<int64_t>(rank));
     const bool is_here = nodes_ == nullptr || nodes_->IsHere(silent);
     if (!is_here || rounds[rank].number == newest.number) continue;
-    hung.emplace_back(static_cast<int64_t>(rank));
-    options_.notice(absl::StrCat(
+    hung[silent.value()] = absl::StrCat(
         "rank ", rank, " has not answered for ", absl::FormatDuration(timeout),
-        " (--timeout_seconds) while others wait for it; killed"));
+        " (--timeout_seconds) while others wait for it");
   }
-  return hung;
+}
+
+// Ranks whose place does not change, unless they are stopped.
+void Replacements::AddStuck(const std::vector<topology::Rank>& stopped,
+                            Reasons& hung) {
+  const std::vector<int64_t> found = watch_.FindHung();
+  for (const int64_t rank : found) {
+    const bool is_stopped = std::find(stopped.begin(), stopped.end(),
+                                      topology::Rank(rank)) != stopped.end();
+    if (is_stopped || hung.contains(rank)) continue;
+    hung[rank] = HungText(watch_.Places(), std::vector<int64_t>{rank},
+                          watch_.detector());
+  }
 }
 
 absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                                    const AttemptOptions& options,
-                                   Replacements& replacements, Nodes* nodes) {
+                                   JobWatch& watch, Nodes* nodes,
+                                   Replacements& replacements) {
   const NodePlace& place = options.place;
+  const bool is_mpi = settings.engine == "mpi";
   const int64_t ranks = settings.parallel.mesh.world_size() / place.nodes;
   TESSERA_ASSIGN_OR_RETURN(
       LaunchPlan plan,
-      tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks,
-                         settings.engine == "mpi", options.program,
-                         RankArguments(options.files, options.is_terminal)));
+      tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks, is_mpi,
+                         options.program,
+                         RankArguments(options.files, options.is_terminal,
+                                       is_mpi ? -1 : watch.fd())));
   plan.grace = kGrace;
   TESSERA_ASSIGN_OR_RETURN(plan.save_grace,
                            ParseTimeSpan(settings.grace_period));
@@ -176,11 +233,14 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   if (plan.replacements > 0) {
     plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
   }
-  if (plan.replacements > 0 || nodes != nullptr) {
-    plan.find_hung = [&](const auto& stopped) {
-      return replacements.FindHung(stopped);
-    };
-  }
+  // The ranks of mpirun share no memory with this process.
+  if (is_mpi) return plan;
+  plan.inherited = {watch.fd()};
+  plan.find_hung = [&](const auto& stopped) {
+    return replacements.FindHung(stopped);
+  };
+  plan.on_failure = [&] { watch.WriteFiles(); };
+  plan.on_user_signal = [&] { replacements.ShowPlaces(); };
   if (nodes != nullptr) {
     plan.take_over = [nodes] { return nodes->TakeOver(); };
   }
@@ -245,6 +305,21 @@ bool HasDeadRank(const LaunchOutcome& launched) {
                      [](const auto& rank) { return rank.second; });
 }
 
+// If the attempt ended because a rank hung, the reason is why it was killed.
+void NameHung(const LaunchOutcome& launched,
+              const std::map<int64_t, std::string>& hung,
+              AttemptOutcome& outcome) {
+  const bool was_killed = launched.failure.has_value() &&
+                          launched.failure->by_signal &&
+                          launched.failure->code == SIGKILL;
+  if (!was_killed || hung.empty()) return;
+  const auto found = hung.find(outcome.rank.value_or(-1));
+  const auto& [rank, why] = found == hung.end() ? *hung.begin() : *found;
+  outcome.rank = rank;
+  outcome.status =
+      absl::AbortedError(absl::StrCat(why, "; all ranks were ended"));
+}
+
 void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
               int64_t ranks, bool are_ranks, bool has_first,
               AttemptOutcome& outcome) {
@@ -285,8 +360,8 @@ absl::StatusOr<std::unique_ptr<Nodes>> MeetNodes(
     const Settings& settings, const AttemptOptions& options) {
   constexpr absl::Duration kLeastSilence = absl::Seconds(3);
   constexpr absl::Duration kLeastPatience = absl::Minutes(2);
-  TESSERA_ASSIGN_OR_RETURN(const absl::Duration silence,
-                           ParseTimeSpan(settings.hang_timeout));
+  const absl::Duration silence =
+      HangTimeoutOf(settings).value_or(absl::Seconds(10));
   return Nodes::Meet(
       {.place = options.place,
        .files = options.files,
@@ -301,9 +376,13 @@ absl::StatusOr<std::unique_ptr<Nodes>> MeetNodes(
 // Runs this node's ranks.
 absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
                       Nodes* nodes, AttemptOutcome& outcome) {
-  Replacements replacements(settings, options, nodes);
-  TESSERA_ASSIGN_OR_RETURN(LaunchPlan plan,
-                           PlanFor(settings, options, replacements, nodes));
+  const int64_t ranks = settings.parallel.mesh.world_size();
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto watch,
+      JobWatch::Create(ranks, HangTimeoutOf(settings), options.files.flight));
+  Replacements replacements(settings, options, *watch, nodes);
+  TESSERA_ASSIGN_OR_RETURN(
+      LaunchPlan plan, PlanFor(settings, options, *watch, nodes, replacements));
   if (nodes != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(plan.ranks, nodes->AwaitRanks());
     if (plan.ranks.empty()) return absl::OkStatus();
@@ -311,11 +390,11 @@ absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome launched,
                            tools::Launch(plan, options.sinks));
   outcome.replacements = replacements.count();
-  const int64_t ranks = settings.parallel.mesh.world_size();
   const bool are_ranks =
       settings.engine != "mpi" && (nodes != nullptr || plan.np == ranks);
   const bool has_first = nodes == nullptr || nodes->IsHere(topology::Rank(0));
   Conclude(launched, options.files, ranks, are_ranks, has_first, outcome);
+  NameHung(launched, replacements.hung(), outcome);
   return absl::OkStatus();
 }
 

@@ -19,6 +19,7 @@
 #include "tools/cli/cli.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/settings/check_settings.h"
+#include "tools/train/watch/live_place.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::train {
@@ -100,9 +101,11 @@ EnvironmentLookup RankVariables(const Settings& settings,
   };
 }
 
-absl::StatusOr<World> MakeWorld(const Settings& settings,
-                                std::unique_ptr<Engine> engine) {
+absl::StatusOr<World> MakeWorld(
+    const Settings& settings, std::unique_ptr<Engine> engine,
+    std::shared_ptr<collectives::OperationObserver> observer) {
   collectives::CommunicatorOptions options;
+  options.observer = std::move(observer);
   options.timeout = settings.parallel.timeout;
   // The same mesh gives the same bits with every algorithm.
   options.reproducible = true;
@@ -131,9 +134,11 @@ absl::StatusOr<World> MakeWorld(const Settings& settings,
   return world;
 }
 
-absl::StatusOr<World> JoinWorld(const Settings& settings,
-                                const EnvironmentLookup& lookup,
-                                std::optional<absl::Duration> patience) {
+absl::StatusOr<World> JoinWorld(
+    const Settings& settings, const EnvironmentLookup& lookup,
+    std::optional<absl::Duration> patience,
+    std::shared_ptr<collectives::OperationObserver> observer) {
+  const ActionScope place(RankAction::kJoin);
   TESSERA_ASSIGN_OR_RETURN(
       Job job, JoinRanks(settings, RankVariables(settings, lookup),
                          patience.value_or(settings.parallel.timeout)));
@@ -142,7 +147,8 @@ absl::StatusOr<World> JoinWorld(const Settings& settings,
       Annotate(_, topology::LauncherName(job.environment.launcher)));
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                            CreateNamed(settings, job, lookup));
-  TESSERA_ASSIGN_OR_RETURN(World world, MakeWorld(settings, std::move(engine)));
+  TESSERA_ASSIGN_OR_RETURN(
+      World world, MakeWorld(settings, std::move(engine), std::move(observer)));
   world.store = std::move(job.store);
   return world;
 }

@@ -20,6 +20,7 @@
 #include "collectives/communicator.h"
 #include "collectives/engine/engine.h"
 #include "collectives/groups/host_hierarchy.h"
+#include "collectives/record/flight_recorder.h"
 #include "tools/train/report/collective_log.h"
 #include "tools/train/settings/settings.h"
 #include "topology/discovery/launcher_environment.h"
@@ -48,15 +49,18 @@ topology::EnvironmentLookup RankVariables(
 // Joins the other ranks, in a process that is one rank. A collective of the
 // job. InvalidArgument if the job's size differs from the mesh's. Also returns
 // errors of JoinJob and of the engine. `patience` is the longest time to wait
-// for the other ranks; nullopt: --timeout_seconds.
+// for the other ranks; nullopt: --timeout_seconds. `observer` follows the
+// operations of the world and its groups; null: nothing does.
 absl::StatusOr<World> JoinWorld(
     const Settings& settings, const topology::EnvironmentLookup& lookup,
-    std::optional<absl::Duration> patience = std::nullopt);
+    std::optional<absl::Duration> patience = std::nullopt,
+    std::shared_ptr<collectives::OperationObserver> observer = nullptr);
 
 // Makes the world of a rank that is a thread. A collective of the threads that
 // hold the engines of one CreateInProcessEngines call.
-absl::StatusOr<World> MakeWorld(const Settings& settings,
-                                std::unique_ptr<collectives::Engine> engine);
+absl::StatusOr<World> MakeWorld(
+    const Settings& settings, std::unique_ptr<collectives::Engine> engine,
+    std::shared_ptr<collectives::OperationObserver> observer = nullptr);
 
 }  // namespace tessera::train
 

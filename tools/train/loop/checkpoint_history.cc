@@ -11,6 +11,7 @@
 #include "collectives/engine/operation_context.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
+#include "tools/train/watch/live_place.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
 #include "zero3/checkpoint/file_calls.h"
@@ -120,6 +121,7 @@ absl::Status CheckpointHistory::WriteFrom(TrainRank& rank) {
 
 // SaveLast writes the checkpoint of the last step.
 absl::Status CheckpointHistory::SaveIfDue(std::optional<double> eval_loss) {
+  const ActionScope place(RankAction::kCheckpoint);
   if (checkpoints_ == nullptr) return absl::OkStatus();
   const int64_t steps = rank_->steps(), every = run_.settings.checkpoint_every;
   const bool is_regular = every > 0 && steps % every == 0;
@@ -148,6 +150,7 @@ absl::Status CheckpointHistory::SaveLast(std::optional<double> eval_loss) {
 }
 
 absl::Status CheckpointHistory::Wait() {
+  const ActionScope place(RankAction::kCheckpoint);
   return checkpoints_ == nullptr ? absl::OkStatus()
                                  : checkpoints_->Wait().status();
 }

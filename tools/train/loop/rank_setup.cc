@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/run_options_from.h"
+#include "tools/train/watch/live_place.h"
 
 namespace tessera::train {
 
@@ -43,6 +44,9 @@ absl::StatusOr<std::unique_ptr<RankSetup>> RankSetup::Create(
     const RunContext& run) {
   auto setup = std::make_unique<RankSetup>();
   TESSERA_ASSIGN_OR_RETURN(setup->device_, MakeDevice(run));
+  if (PlacePage* const page = AttachedPlace()) {
+    page->on_device = !setup->device_->ops().queue().is_immediate();
+  }
   TESSERA_ASSIGN_OR_RETURN(setup->clock_offset_, ClockOffset(run.world));
   setup->meter_.emplace(setup->device_->ops(), run.sinks.collectives,
                         setup->clock_offset_);

@@ -9,6 +9,7 @@
 #include "collectives/engine/operation_context.h"
 #include "collectives/groups/agreement.h"
 #include "tools/train/loop/memory_watch.h"
+#include "tools/train/predict/pipeline_plan.h"
 
 namespace tessera::train {
 namespace {
@@ -44,6 +45,21 @@ BytesByPurpose DeviceBytes(TrainRank& rank) {
   return bytes;
 }
 
+// The pipeline stage of each rank.
+std::vector<int64_t> StagesOf(const topology::MeshSizes& mesh) {
+  std::vector<int64_t> stages;
+  for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {
+    stages.push_back(RankPlace::Of(rank, mesh).pp);
+  }
+  return stages;
+}
+
+SectionSeconds SectionsOf(const TimeShares& shares, double seconds) {
+  return {seconds * (shares.compute - shares.data),
+          seconds * shares.communication, seconds * shares.data,
+          seconds * shares.offload};
+}
+
 void KeepMost(const BytesByPurpose& bytes, BytesByPurpose& most) {
   for (size_t i = 0; i < most.size(); ++i)
     most[i] = std::max(most[i], bytes[i]);
@@ -51,7 +67,9 @@ void KeepMost(const BytesByPurpose& bytes, BytesByPurpose& most) {
 
 }  // namespace
 
-void ResultGatherer::Begin(int64_t first_step) {
+void ResultGatherer::Begin(int64_t first_step,
+                           const topology::MeshSizes& mesh) {
+  stragglers_.emplace(StagesOf(mesh));
   result_.first_step = first_step;
   last_end_ns_ = collectives::MonotonicNanos();
 }
@@ -77,6 +95,11 @@ absl::StatusOr<StepMetrics> ResultGatherer::AddStep(const StepRecord& record,
         std::max(step.memory_bytes, static_cast<int64_t>(rank.resident));
     step.shares.Add(rank.shares, 1 / static_cast<double>(ranks.size()));
   }
+  std::vector<SectionSeconds> sections;
+  for (const RankStep& rank : ranks) {
+    sections.push_back(SectionsOf(rank.shares, step.seconds));
+  }
+  if (stragglers_) step.slowest = stragglers_->Add(std::move(sections));
   // The first step allocates memory and records the order of parameters. It is
   // counted only if it is the only step.
   if (result_.steps.size() == 1) {

@@ -1,7 +1,7 @@
 // Collects the measurements of all ranks into a RunResult.
 //
 //   ResultGatherer results(world);
-//   results.Begin(first_step);
+//   results.Begin(first_step, mesh);
 //   TESSERA_ASSIGN_OR_RETURN(const StepMetrics step,
 //                            results.AddStep(record, account));
 //   results.AddRank(rank, tiers);
@@ -10,6 +10,7 @@
 #define TESSERA_TOOLS_TRAIN_LOOP_RESULT_GATHERER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@
 #include "tools/train/predict/message_table.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/report/step_activity.h"
+#include "tools/train/report/straggler.h"
 #include "tools/train/step/train_rank.h"
+#include "topology/config/mesh_sizes.h"
 
 namespace tessera::train {
 
@@ -29,8 +32,8 @@ class ResultGatherer {
   explicit ResultGatherer(collectives::Communicator& world)
       : world_(world), ranks_(static_cast<size_t>(world.size())) {}
 
-  // Call it when the first step begins.
-  void Begin(int64_t first_step);
+  // Call it when the first step begins. `mesh` is that of the world.
+  void Begin(int64_t first_step, const topology::MeshSizes& mesh);
 
   // A collective. Returns the same on every rank. `cause` is why this rank
   // wants the run to stop after the step.
@@ -77,7 +80,8 @@ class ResultGatherer {
   int64_t counted_tokens_ = 0;
   int64_t last_end_ns_ = 0;
   std::vector<TimeShares> ranks_;
-  RankMemory memory_;  // Peaks by purpose on this rank.
+  std::optional<StragglerWatch> stragglers_;  // After Begin.
+  RankMemory memory_;                         // Peaks by purpose on this rank.
   OffloadTraffic traffic_;
 };
 

@@ -29,6 +29,7 @@
 #include "tools/train/report/step_meter.h"
 #include "tools/train/report/step_outputs.h"
 #include "tools/train/step/train_rank.h"
+#include "tools/train/watch/live_place.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
 
 namespace tessera::train {
@@ -116,6 +117,7 @@ absl::StatusOr<RunResult> Worker::RunOrFail() {
 // A checkpoint, or the copies of an earlier world, replaces the weights of
 // --init_from, which then are not read.
 absl::Status Worker::CreateRank() {
+  const ActionScope place(RankAction::kCreateModel);
   const std::string& model = run_.settings.init_from;
   if (!model.empty() && run_.settings.resume.empty() && !has_copies_) {
     absl::StatusOr<ImportedWeights> weights = ImportedWeights::Open(model);
@@ -139,6 +141,7 @@ absl::StatusOr<bool> Worker::JoinCopies() {
 }
 
 absl::Status Worker::RestoreOrResume() {
+  const ActionScope place(RankAction::kRestore);
   if (run_.sinks.copies == nullptr) return checkpoints_.Resume(rank());
   TESSERA_ASSIGN_OR_RETURN(const auto metadata,
                            run_.sinks.copies->Restore(rank()));
@@ -172,6 +175,7 @@ absl::Status Worker::ResumeWithoutCopies() {
 }
 
 absl::Status Worker::TakeCopies() {
+  const ActionScope place(RankAction::kCopyState);
   zero3::CheckpointMetadata metadata;
   TESSERA_RETURN_IF_ERROR(AddTo(run_.identity(), metadata));
   const int64_t begin = MonotonicNanos();
@@ -199,6 +203,7 @@ absl::Status Worker::SetUp() {
   TESSERA_RETURN_IF_ERROR(SetReferences());
   TESSERA_RETURN_IF_ERROR(checkpoints_.WriteFrom(rank()));
   if (run_.is_first()) {
+    const ActionScope place(RankAction::kReport);
     TESSERA_ASSIGN_OR_RETURN(
         run_.outputs,
         StepOutputs::Open({.settings = settings,
@@ -208,7 +213,7 @@ absl::Status Worker::SetUp() {
                            .table = run_.sinks.table,
                            .is_terminal = run_.sinks.is_terminal}));
   }
-  results_.Begin(rank().steps());
+  results_.Begin(rank().steps(), rank().options().mesh);
   memory_.Restart();
   return absl::OkStatus();
 }
@@ -249,6 +254,8 @@ absl::Status Worker::SetReferences() {
 }
 
 absl::Status Worker::TakeStep() {
+  EnterStep(rank().steps());
+  const ActionScope place(RankAction::kStep);
   if (run_.sinks.before_step) {
     TESSERA_RETURN_IF_ERROR(run_.sinks.before_step(rank().steps()));
   }
@@ -281,6 +288,7 @@ absl::Status Worker::TakeStep() {
 
 // Validates if that is due, and measures and publishes the step.
 absl::Status Worker::Report(StepRecord record) {
+  const ActionScope place(RankAction::kReport);
   TESSERA_ASSIGN_OR_RETURN(const StepActivity activity,
                            setup_->meter().End(rank()));
   TESSERA_RETURN_IF_ERROR(Evaluate(record));
@@ -297,6 +305,11 @@ absl::Status Worker::Report(StepRecord record) {
   // All ranks have exchanged measurements, and before that finished.
   if (copies != nullptr) copies->Commit();
   CompareGracePeriod(absl::Seconds(step.seconds));
+  for (const Straggler& one : step.slowest) {
+    if (!one.is_new) continue;
+    run_.Say(absl::StrFormat("rank %d is %.1f x slower in %s", one.rank,
+                             one.ratio, SectionName(one.section)));
+  }
   return run_.outputs == nullptr ? absl::OkStatus() : run_.outputs->Add(step);
 }
 
@@ -441,6 +454,7 @@ absl::Status Worker::ChangeStrategy(int64_t used) {
 // Replaces the rank by one with the settings `next`, from the checkpoint.
 absl::Status Worker::GoOnWith(const Settings& next,
                               const std::string& checkpoint) {
+  const ActionScope place(RankAction::kRestore);
   results_.AddRank(rank(), setup_->tiers());
   checkpoints_.Release();
   setup_->Release();
@@ -459,6 +473,7 @@ absl::Status Worker::GoOnWith(const Settings& next,
 }
 
 absl::Status Worker::SaveLast() {
+  const ActionScope place(RankAction::kCheckpoint);
   const int64_t steps = rank().steps();
   const bool is_early = steps < run_.settings.steps;
   if (is_early) {
@@ -473,6 +488,7 @@ absl::Status Worker::SaveLast() {
 }
 
 absl::StatusOr<RunResult> Worker::Finish() {
+  const ActionScope place(RankAction::kFinish);
   TESSERA_RETURN_IF_ERROR(SaveLast());
   TESSERA_RETURN_IF_ERROR(rank().model().AwaitGathers());
   const MeasuredMessages messages = setup_->meter().Messages(rank());

@@ -15,6 +15,7 @@
 #include "tensor_parallel/layers/lora.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tools/train/model/mixture_options.h"
+#include "tools/train/watch/live_place.h"
 
 namespace tessera::train {
 
@@ -340,6 +341,7 @@ class LlamaStage : public pipeline::Stage {
   }
   absl::Status Reshard() override { return passes_.weights.Release(window_); }
   absl::Status ReduceGradient() override {
+    const ActionScope place(RankAction::kReduceGradients);
     TESSERA_RETURN_IF_ERROR(layers_.FinishGradients(window_));
     return passes_.weights.Reduce(window_);
   }
@@ -501,6 +503,8 @@ class EmbeddingStage final : public LlamaStage {
     return LoadTokens(inputs.microbatch, 0);
   }
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
@@ -511,6 +515,8 @@ class EmbeddingStage final : public LlamaStage {
     return absl::OkStatus();
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(FlightTokens* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
@@ -535,6 +541,8 @@ class BlockStage final : public LlamaStage {
   }
 
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
@@ -552,6 +560,8 @@ class BlockStage final : public LlamaStage {
   // BackwardInput also computes the gradients of adapters: they are little
   // work, and need values that are released before BackwardWeight.
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     if (layers_.options().lora.rank > 0) return Backward(pass);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
@@ -562,6 +572,8 @@ class BlockStage final : public LlamaStage {
                                  *flight);
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
@@ -569,6 +581,8 @@ class BlockStage final : public LlamaStage {
                                            : block().BackwardWeight(*flight);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(tp::BlockActivations* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(BringBack(pass, *flight));
@@ -621,6 +635,8 @@ class HeadStage final : public LlamaStage {
   }
 
   absl::Status Forward(const pipeline::ForwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kForward, pass.microbatch);
     TESSERA_RETURN_IF_ERROR(BeginForward());
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Start(pass.microbatch, passes_.pool));
@@ -642,6 +658,8 @@ class HeadStage final : public LlamaStage {
     return SendAway(pass, flight->activations);
   }
   absl::Status BackwardInput(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(BringBack(pass, flight->activations));
@@ -652,12 +670,16 @@ class HeadStage final : public LlamaStage {
                                 flight->activations);
   }
   absl::Status BackwardWeight(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(passes_.weights.UseGradients(window_));
     return head().BackwardWeight(flight->activations);
   }
   absl::Status Backward(const pipeline::BackwardPass& pass) override {
+    SharePlace(passes_.place);
+    const ActionScope place(RankAction::kBackward, pass.microbatch);
     TESSERA_ASSIGN_OR_RETURN(HeadFlight* const flight,
                              flights_.Find(pass.microbatch));
     TESSERA_RETURN_IF_ERROR(BringBack(pass, flight->activations));

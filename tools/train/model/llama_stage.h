@@ -54,6 +54,7 @@
 #include "tools/train/model/activation_store.h"
 #include "tools/train/model/preference_loss.h"
 #include "tools/train/settings/run_options.h"
+#include "tools/train/watch/live_place.h"
 
 namespace tessera::train {
 
@@ -318,6 +319,9 @@ struct LlamaPasses {
   // The start of the step's first forward, in nanoseconds of CLOCK_MONOTONIC;
   // kNever if there was none.
   int64_t first_pass_ns = kNever;
+  // The place of the rank that made this; interleaved passes run on another
+  // thread. Null: none.
+  PlacePage* const place = AttachedPlace();
   // With RunOptions::dpo_beta, on ranks with the head: the rewards of the
   // step's pairs, and the log-probabilities of the completions in the last
   // forward of each micro-batch.

@@ -53,39 +53,57 @@ OrderedJson MarginOf(const StepRecord& record) {
              : OrderedJson();
 }
 
+// The slowest rank of each section and its ratio; null if there is none.
+void AddSlowest(const StepMetrics& step, OrderedJson& json) {
+  for (size_t i = 0; i < kSectionNames.size(); ++i) {
+    OrderedJson rank, ratio;
+    for (const Straggler& one : step.slowest) {
+      if (one.section != static_cast<Section>(i)) continue;
+      rank = one.rank;
+      ratio = one.ratio;
+    }
+    json[absl::StrCat(kSectionNames[i], "_slowest_rank")] = std::move(rank);
+    json[absl::StrCat(kSectionNames[i], "_slowest_ratio")] = std::move(ratio);
+  }
+}
+
 // Every key, in the order of CSV's columns; null if the step has no value.
 OrderedJson AllMetricsOf(const StepMetrics& step, int64_t ranks) {
   const StepRecord& record = step.record;
   const TimeShares& shares = step.shares;
-  return {{"step", record.step},
-          {"loss", record.loss},
-          {"grad_norm", record.gradient_norm},
-          {"lr", record.learning_rate},
-          {"tokens_per_second", step.tokens_per_second},
-          {"memory_bytes", step.memory_bytes},
-          {"compute", shares.compute},
-          {"communication", shares.communication},
-          {"bubble", shares.bubble},
-          {"offload", shares.offload},
-          {"skipped", record.skipped},
-          {"loss_scale", record.loss_scale},
-          {"seconds", step.seconds},
-          {"products", shares.products},
-          {"optimizer", shares.optimizer},
-          {"state_traffic", shares.state_traffic},
-          {"state_hidden", shares.state_hidden},
-          {"ranks", ranks},
-          {"eval_loss", OrNull(record.eval_loss)},
-          {"eval_perplexity", PerplexityOf(record)},
-          {"test_loss", OrNull(record.test_loss)},
-          {"expert_imbalance", OrNull(record.expert_imbalance)},
-          {"max_attention_score", OrNull(record.max_attention_score)},
-          {"reward_chosen", OrNull(record.reward_chosen)},
-          {"reward_rejected", OrNull(record.reward_rejected)},
-          {"reward_margin", MarginOf(record)},
-          {"reward_accuracy", OrNull(record.reward_accuracy)},
-          {"tokens", NullIfZero(record.tokens)},
-          {"rollbacks", NullIfZero(record.rollbacks)}};
+  OrderedJson json = {
+      {"step", record.step},
+      {"loss", record.loss},
+      {"grad_norm", record.gradient_norm},
+      {"lr", record.learning_rate},
+      {"tokens_per_second", step.tokens_per_second},
+      {"memory_bytes", step.memory_bytes},
+      {"compute", shares.compute},
+      {"communication", shares.communication},
+      {"bubble", shares.bubble},
+      {"offload", shares.offload},
+      {"skipped", record.skipped},
+      {"loss_scale", record.loss_scale},
+      {"seconds", step.seconds},
+      {"products", shares.products},
+      {"optimizer", shares.optimizer},
+      {"state_traffic", shares.state_traffic},
+      {"state_hidden", shares.state_hidden},
+      {"ranks", ranks},
+      {"eval_loss", OrNull(record.eval_loss)},
+      {"eval_perplexity", PerplexityOf(record)},
+      {"test_loss", OrNull(record.test_loss)},
+      {"expert_imbalance", OrNull(record.expert_imbalance)},
+      {"max_attention_score", OrNull(record.max_attention_score)},
+      {"reward_chosen", OrNull(record.reward_chosen)},
+      {"reward_rejected", OrNull(record.reward_rejected)},
+      {"reward_margin", MarginOf(record)},
+      {"reward_accuracy", OrNull(record.reward_accuracy)},
+      {"tokens", NullIfZero(record.tokens)},
+      {"rollbacks", NullIfZero(record.rollbacks)},
+      {"data", shares.data}};
+  AddSlowest(step, json);
+  return json;
 }
 
 const std::vector<std::string>& Columns() {

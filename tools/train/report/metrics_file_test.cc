@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/file.h"
@@ -66,7 +67,7 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
                         "memory_bytes", "compute", "communication", "bubble",
                         "offload", "skipped", "loss_scale", "seconds",
                         "products", "optimizer", "state_traffic",
-                        "state_hidden", "ranks", "tokens"));
+                        "state_hidden", "ranks", "tokens", "data"));
   EXPECT_EQ(line["step"], 7);
   EXPECT_EQ(line["loss"].get<double>(), 1.0 / 3);
   EXPECT_EQ(line["grad_norm"].get<double>(), std::sqrt(2.0));
@@ -81,6 +82,17 @@ TEST(MetricsLineTest, HasTheKeysOfTheContractAndExactNumbers) {
   EXPECT_EQ(line["loss_scale"], 8.0);
   EXPECT_EQ(line["ranks"], 8);
   EXPECT_EQ(line["tokens"], 4096);
+}
+
+TEST(MetricsLineTest, HasTheSlowestRankOfEachSection) {
+  StepMetrics step = StepAt(7);
+  step.slowest = {{.section = Section::kCompute, .rank = 3, .ratio = 1.5},
+                  {.section = Section::kData, .rank = 0, .ratio = 1}};
+  const Json line = Json::parse(MetricsLine(step, 8));
+  EXPECT_EQ(line["compute_slowest_rank"], 3);
+  EXPECT_EQ(line["compute_slowest_ratio"], 1.5);
+  EXPECT_EQ(line["data_slowest_rank"], 0);
+  EXPECT_FALSE(line.contains("offload_slowest_rank"));
 }
 
 TEST(MetricsLineTest, WhatIsNotFiniteIsStillJson) {
@@ -125,14 +137,15 @@ TEST(MetricsCsvTest, HasTheNumbersOfTheJsonLine) {
     const std::vector<std::string> names = Fields(MetricsCsvHeader());
     const std::vector<std::string> values =
         Fields(MetricsLine(step, 8, MetricsFormat::kCsv));
-    ASSERT_EQ(names.size(), 29u);
+    ASSERT_EQ(names.size(), 38u);
     ASSERT_EQ(values.size(), names.size());
     for (size_t i = 0; i < names.size(); ++i) {
       if (!line.contains(names[i]) || line[names[i]].is_null()) {
         EXPECT_EQ(values[i], "") << names[i];
         // Perplexities and rewards exclude each other.
         EXPECT_TRUE(names[i] == "grad_norm" || !is_validated ||
-                    names[i].starts_with("reward_"))
+                    names[i].starts_with("reward_") ||
+                    absl::StrContains(names[i], "_slowest_"))
             << names[i];
       } else {
         EXPECT_EQ(values[i], line[names[i]].dump()) << names[i];

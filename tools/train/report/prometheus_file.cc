@@ -84,6 +84,16 @@ void AddStep(const StepMetrics& step, Exposition& out) {
        {"compute", "communication", "bubble", "offload"}) {
     out.Sample(values[key], absl::StrCat("{activity=\"", key, "\"}"));
   }
+  if (step.slowest.empty()) return;
+  const auto label = [](const Straggler& one) {
+    return absl::StrCat("{section=\"", SectionName(one.section), "\"}");
+  };
+  out.Begin("slowest_rank", "Slowest rank of the last steps, by section.");
+  for (const Straggler& one : step.slowest) {
+    out.Sample(static_cast<double>(one.rank), label(one));
+  }
+  out.Begin("slowest_ratio", "Its time over the median of its peers.");
+  for (const Straggler& one : step.slowest) out.Sample(one.ratio, label(one));
 }
 
 }  // namespace

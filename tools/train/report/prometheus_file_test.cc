@@ -88,6 +88,15 @@ TEST(PrometheusTextTest, HasTheNumbersOfARun) {
   EXPECT_EQ(samples.at("tessera_train_step_seconds"), "0.5");
   EXPECT_EQ(samples.at("tessera_train_tokens_per_second"), "9000");
   EXPECT_EQ(samples.size(), 21u);
+  status.last->slowest = {
+      {.section = Section::kCompute, .rank = 3, .ratio = 1.5},
+      {.section = Section::kOffload, .rank = 1, .ratio = 1}};
+  samples = SamplesOf(PrometheusText(status));
+  EXPECT_EQ(samples.at("tessera_train_slowest_rank{section=\"compute\"}"), "3");
+  EXPECT_EQ(samples.at("tessera_train_slowest_ratio{section=\"compute\"}"),
+            "1.5");
+  EXPECT_EQ(samples.at("tessera_train_slowest_rank{section=\"offload\"}"), "1");
+  EXPECT_EQ(samples.size(), 25u);
 }
 
 TEST(PrometheusTextTest, DescribesEveryMetricWithItsType) {

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "pipeline/draw/exhibit.h"
 #include "pipeline/draw/svg_writer.h"
+#include "tools/train/report/html_page.h"
 #include "tools/train/report/metrics_file.h"
 #include "tools/train/settings/settings_table.h"
 
@@ -261,15 +262,6 @@ class ChartPainter {
   std::vector<double> below_;      // The tops of the bars so far.
 };
 
-std::string Row(std::string_view name, std::string_view value) {
-  return absl::StrCat("<tr><th>", XmlText(name), "</th><td>", XmlText(value),
-                      "</td></tr>\n");
-}
-
-std::string Table(std::string_view name, std::string_view rows) {
-  return absl::StrCat("<table data-name=\"", name, "\">\n", rows, "</table>\n");
-}
-
 // All settings; those that differ from the default first.
 std::string SettingsTables(const Settings& settings) {
   const Settings defaults;
@@ -277,24 +269,12 @@ std::string SettingsTables(const Settings& settings) {
   for (const SettingsField& field : SettingsFields()) {
     const std::string value = FieldText(field.name, settings);
     (value == FieldText(field.name, defaults) ? others : changed) +=
-        Row(absl::StrCat("--", field.name), value);
+        HtmlRow(absl::StrCat("--", field.name), value);
   }
-  return absl::StrCat("<h2>Settings</h2>\n", Table("changed", changed),
+  return absl::StrCat("<h2>Settings</h2>\n", HtmlTable("changed", changed),
                       "<details><summary>defaults</summary>\n",
-                      Table("defaults", others), "</details>\n");
+                      HtmlTable("defaults", others), "</details>\n");
 }
-
-constexpr std::string_view kHead =
-    "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src "
-    "'none'; style-src 'unsafe-inline'\"/>\n"
-    "<style>"
-    "body{font-family:Helvetica,Arial,sans-serif;max-width:960px;margin:1em "
-    "auto;color:#1a1a20;padding:0 1em}svg{max-width:100%;height:auto;display:"
-    "block;margin:0.5em 0}table{border-collapse:collapse;font-size:13px}"
-    "th{text-align:left;font-weight:normal;color:#555;padding:2px 1em 2px 0;"
-    "vertical-align:top}td{padding:2px 0;overflow-wrap:anywhere}"
-    "h1{font-size:20px}h2{font-size:16px}</style>\n";
 
 }  // namespace
 
@@ -353,31 +333,32 @@ std::string RunPage::Summary() const {
   const Settings& settings = options_.settings;
   const topology::MeshSizes& mesh = settings.parallel.mesh;
   std::string rows = absl::StrCat(
-      Row("model",
-          absl::StrFormat("%s, %.4g million parameters", settings.model,
-                          static_cast<double>(options_.parameters) / 1e6)),
-      Row("mesh", absl::StrCat(mesh.ToFlag(), ", ", mesh.world_size(),
-                               " ranks over ", settings.engine)),
-      Row("batch", absl::StrCat(settings.batch, " sequences of ",
-                                settings.length, " tokens")),
-      Row("step", absl::StrCat(last_ ? last_->step + 1 : 0, " of ",
-                               settings.steps, has_ended_ ? ", ended" : "")));
-  if (last_) rows += Row("loss", absl::StrFormat("%.4f", last_->loss));
+      HtmlRow("model",
+              absl::StrFormat("%s, %.4g million parameters", settings.model,
+                              static_cast<double>(options_.parameters) / 1e6)),
+      HtmlRow("mesh", absl::StrCat(mesh.ToFlag(), ", ", mesh.world_size(),
+                                   " ranks over ", settings.engine)),
+      HtmlRow("batch", absl::StrCat(settings.batch, " sequences of ",
+                                    settings.length, " tokens")),
+      HtmlRow("step",
+              absl::StrCat(last_ ? last_->step + 1 : 0, " of ", settings.steps,
+                           has_ended_ ? ", ended" : "")));
+  if (last_) rows += HtmlRow("loss", absl::StrFormat("%.4f", last_->loss));
   if (last_ && last_->rollbacks > 0) {
-    rows += Row("rollbacks", absl::StrCat(last_->rollbacks));
+    rows += HtmlRow("rollbacks", absl::StrCat(last_->rollbacks));
   }
   if (last_eval_loss_) {
-    rows += Row("validation loss",
-                absl::StrFormat("%.4f, perplexity %.4g", *last_eval_loss_,
-                                std::exp(*last_eval_loss_)));
+    rows += HtmlRow("validation loss",
+                    absl::StrFormat("%.4f, perplexity %.4g", *last_eval_loss_,
+                                    std::exp(*last_eval_loss_)));
   }
   if (!has_ended_) {
-    rows += Row("remaining", RemainingText(remaining_));
-    rows +=
-        Row("written", absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", options_.now(),
-                                        absl::UTCTimeZone()));
+    rows += HtmlRow("remaining", RemainingText(remaining_));
+    rows += HtmlRow("written",
+                    absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", options_.now(),
+                                     absl::UTCTimeZone()));
   }
-  return Table("summary", rows);
+  return HtmlTable("summary", rows);
 }
 
 std::string RunPage::Html() const {
@@ -385,7 +366,7 @@ std::string RunPage::Html() const {
   const std::string title = XmlText(
       absl::StrCat(settings.model, " on ", settings.parallel.mesh.ToFlag()));
   std::string html = absl::StrCat(
-      kHead,
+      HtmlHead(),
       has_ended_ ? "" : "<meta http-equiv=\"refresh\" content=\"10\"/>\n",
       "<title>", title, "</title>\n</head>\n<body>\n<h1>", title, "</h1>\n",
       Summary());

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/json/json.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/report/straggler.h"
 #include "tools/train/settings/offload_choice.h"
 
 namespace tessera::train {
@@ -25,11 +26,13 @@ struct Rule {
 };
 
 const Rule& RuleOf(ReportRule rule) {
-  static constexpr Rule kRules[] = {
-      {"communication", 0.30, true}, {"memory", 0.90, true},
-      {"pipeline", 0.70, false},     {"tensor", 0.80, false},
-      {"straggler", 1.2, true},      {"overlap", 0.80, false},
-      {"offload", 0.10, true}};
+  static constexpr Rule kRules[] = {{"communication", 0.30, true},
+                                    {"memory", 0.90, true},
+                                    {"pipeline", 0.70, false},
+                                    {"tensor", 0.80, false},
+                                    {"straggler", kStragglerRatio, true},
+                                    {"overlap", 0.80, false},
+                                    {"offload", 0.10, true}};
   return kRules[static_cast<size_t>(rule)];
 }
 
@@ -287,19 +290,17 @@ class Reporter {
   // with the same stages.
   void ReportStragglers() {
     using RatioOfRank = std::pair<double, int64_t>;
-    std::map<int64_t, std::vector<RatioOfRank>> by_stage;
-    for (size_t r = 0; r < result_.ranks.size(); ++r) {
-      const auto rank = static_cast<int64_t>(r);
-      by_stage[RankPlace::Of(rank, prediction_.mesh).pp].push_back(
-          {result_.ranks[r].shares.compute, rank});
+    std::vector<double> compute;
+    std::vector<int64_t> stages;
+    for (const RankResult& rank : result_.ranks) {
+      stages.push_back(
+          RankPlace::Of(static_cast<int64_t>(stages.size()), prediction_.mesh)
+              .pp);
+      compute.push_back(rank.shares.compute);
     }
     std::vector<RatioOfRank> all;
-    for (auto& [stage, ranks] : by_stage) {
-      std::sort(ranks.begin(), ranks.end());
-      const double median = ranks[(ranks.size() - 1) / 2].first;
-      for (const auto& [compute, rank] : ranks) {
-        all.push_back({Ratio(compute, median), rank});
-      }
+    for (const double ratio : RatiosToMedian(compute, stages)) {
+      all.push_back({ratio, static_cast<int64_t>(all.size())});
     }
     const RatioOfRank slowest = *std::max_element(all.begin(), all.end());
     const double limit = RuleOf(ReportRule::kStraggler).limit;

@@ -103,6 +103,7 @@ constexpr auto kShares = [](auto& io, TimeShares& shares) {
   io.Value("offload", shares.offload);
   io.Value("products", shares.products);
   io.Value("optimizer", shares.optimizer);
+  io.Value("data", shares.data);
   io.Value("state_traffic", shares.state_traffic);
   io.Value("state_hidden", shares.state_hidden);
 };

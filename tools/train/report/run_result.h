@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "offload/tier/accounting.h"
 #include "tools/train/predict/message_table.h"
+#include "tools/train/report/straggler.h"
 #include "tools/train/step/run_progress.h"
 
 namespace tessera::train {
@@ -37,9 +38,11 @@ struct TimeShares {
   double bubble = 0;         // Waiting for a pipeline peer's computations.
   double offload = 0;        // Waiting for memory tiers.
 
-  // Parts of compute: matrix products and attention; the optimizer's step.
+  // Parts of compute: matrix products and attention; the optimizer's step;
+  // reading the data.
   double products = 0;
   double optimizer = 0;
+  double data = 0;
 
   // The share of time in which weights are gathered or gradients are reduced,
   // whether or not anything else runs; and the part of it in which the rank
@@ -54,6 +57,7 @@ struct TimeShares {
     offload += factor * other.offload;
     products += factor * other.products;
     optimizer += factor * other.optimizer;
+    data += factor * other.data;
     state_traffic += factor * other.state_traffic;
     state_hidden += factor * other.state_hidden;
   }
@@ -68,6 +72,8 @@ struct StepMetrics {
   double tokens_per_second = 0;
   int64_t memory_bytes = 0;  // The largest resident size of a rank.
   TimeShares shares = {};    // The mean over the ranks.
+  // The slowest rank of each section in the last steps; not in results.
+  std::vector<Straggler> slowest = {};
 };
 
 // Peak bytes by purpose, in the order of offload::kAllPurposes.

@@ -63,6 +63,7 @@ TimeShares StepAccount::shares() const {
   shares.bubble = share(Length(of(Doing::kBubble)));
   shares.offload = share(Length(of(Doing::kOffload)));
   shares.products = share(products_ns);
+  shares.data = share(data_ns);
   shares.state_traffic = share(state_traffic_ns);
   shares.state_hidden = share(state_hidden_ns);
   return shares;
@@ -72,6 +73,7 @@ StepAccount AccountOf(const StepActivity& activity) {
   StepAccount account;
   account.whole = activity.whole;
   account.products_ns = activity.ops.products_ns;
+  account.data_ns = activity.data_ns;
   if (activity.whole.size() == 0) return account;
   const Spans traffic =
       Both(Collectives(activity, /*only_state=*/true), {activity.whole});

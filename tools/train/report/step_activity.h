@@ -47,7 +47,8 @@ struct MessageWait {
 struct StepActivity {
   int64_t step = 0;
   Span whole = {};
-  Span update = {};  // ShardedState::Step.
+  Span update = {};     // ShardedState::Step.
+  int64_t data_ns = 0;  // StepTimes::data_ns.
   OpsTime ops = {};
   std::vector<ActivePass> passes = {};
   std::vector<MessageWait> messages = {};
@@ -73,6 +74,7 @@ constexpr std::string_view DoingName(Doing doing) {
 struct StepAccount {
   Span whole = {};
   int64_t products_ns = 0;
+  int64_t data_ns = 0;
   // The time with gathers of weights or reductions of gradients under way, and
   // the part of it in which the rank computed.
   int64_t state_traffic_ns = 0;

@@ -211,6 +211,7 @@ absl::StatusOr<StepActivity> StepMeter::End(TrainRank& rank) {
   const StepTimes& times = rank.times();
   activity.whole = {times.begin, times.end};
   activity.update = {times.update_begin, times.update_end};
+  activity.data_ns = times.data_ns;
   activity.ops = std::exchange(ops_time_, {});
   activity.tiers = tiers_->Take();
   if (collectives_ != nullptr) activity.collectives = collectives_->Take();

@@ -255,9 +255,6 @@ constexpr Rule kRules[] = {
     {"snapshot_every", [](auto& s) { return s.max_restarts > 0; },
      "is for the replacement of lost ranks, which --max_restarts=0 rules out; "
      "use for example --max_restarts=3"},
-    {"hang_timeout", [](auto& s) { return s.snapshot_every > 0; },
-     "is for the replacement of ranks, which --snapshot_every=0 rules out; use "
-     "for example --snapshot_every=1 --max_restarts=3"},
     {"snapshot_every",
      [](auto& s) { return s.engine != "in_process" && s.engine != "mpi"; },
      "requires ranks that are processes and that this command starts; use "
@@ -606,7 +603,7 @@ absl::Status CheckOutputs(const Settings& settings) {
 
 absl::Status CheckTimes(const Settings& settings) {
   const auto hang = ParseTimeSpan(settings.hang_timeout);
-  if (!hang.ok()) {
+  if (!settings.hang_timeout.empty() && !hang.ok()) {
     return Refuse(settings, "hang_timeout", hang.status().message());
   }
   const auto grace = ParseTimeSpan(settings.grace_period);

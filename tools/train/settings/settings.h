@@ -193,8 +193,9 @@ struct Settings {
   // Steps between copies of the state in the memory of other ranks; 0: none.
   // See checkpoint/memory_copies.h.
   int64_t snapshot_every = 0;
-  // For ParseTimeSpan: how long a rank may be stopped before it is replaced.
-  std::string hang_timeout = "10s";
+  // For ParseTimeSpan: how long a rank may show no progress or be stopped
+  // before it is killed. Empty: HangDetector's default.
+  std::string hang_timeout = "";
   bool elastic = false;  // Restart with fewer data-parallel ranks.
   // The device of each rank: cpu; emulated (base/device/emulated_device.h),
   // which executes its work in an order derived from device_seed; cuda, or

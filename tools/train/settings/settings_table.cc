@@ -520,9 +520,13 @@ constexpr SettingsField kFields[] = {
      "replaces it, and the other ranks stay. Requires --max_restarts. 0: no "
      "copies"},
     {"hang_timeout", kExecution, &Settings::hang_timeout, AnyValue{},
-     "with --snapshot_every, time for which a rank may be stopped, such as by "
-     "SIGSTOP, before it is killed and replaced. One that runs but does not "
-     "answer is replaced after twice --timeout_seconds"},
+     "time without progress, or stopped by a signal, after which a rank is "
+     "taken for hung: the places of all ranks are printed, and it is "
+     "killed, or replaced with --snapshot_every. Empty: ten times the "
+     "longest step so far, at least a minute, from the fourth step on; for "
+     "a rank that is stopped 10s with --snapshot_every, otherwise no "
+     "limit. A rank that does not answer others is replaced after twice "
+     "--timeout_seconds"},
     {"elastic", kExecution, &Settings::elastic, AnyValue{},
      "restarts with fewer data-parallel ranks after ranks are lost"},
     {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},

@@ -4,14 +4,36 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "collectives/engine/operation_context.h"
 #include "tensor_parallel/ops/cross_entropy.h"
+#include "tools/train/watch/live_place.h"
 
 namespace tessera::train {
+namespace {
+
+// The rank reads data while an object exists.
+class Reading {
+ public:
+  // Adds the time to `ns`.
+  Reading(int64_t& ns, int64_t microbatch)
+      : place_(RankAction::kLoadData, microbatch), ns_(ns) {}
+  ~Reading() { ns_ += collectives::MonotonicNanos() - begin_; }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  const ActionScope place_;
+  int64_t& ns_;
+  const int64_t begin_ = collectives::MonotonicNanos();
+};
+
+}  // namespace
 
 absl::StatusOr<std::span<const int64_t>> StepTokens::Tokens(
     int32_t microbatch) {
   const auto found = tokens_.find(microbatch);
   if (found != tokens_.end()) return std::span<const int64_t>(found->second);
+  const Reading reading(read_ns_, microbatch);
   const int64_t first = FirstSequence(microbatch);
   std::vector<text::TokenId> sample(
       static_cast<size_t>(samples_.sequence() + 1));
@@ -63,8 +85,9 @@ absl::StatusOr<std::span<const double>> StepTokens::References(
 }
 
 // Every rank counts the targets of all ranks, so that no messages are needed.
-absl::StatusOr<int64_t> StepTokens::CountTargets() const {
+absl::StatusOr<int64_t> StepTokens::CountTargets() {
   if (!samples_.has_masks()) return CountTokens();
+  const Reading reading(read_ns_, /*microbatch=*/-1);
   int64_t count = 0;
   for (int64_t i = 0; i < size_; ++i) {
     TESSERA_ASSIGN_OR_RETURN(const int64_t targets,

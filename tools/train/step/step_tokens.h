@@ -35,7 +35,11 @@ class StepTokens final : public TokenSource {
     tokens_.clear();
     targets_.clear();
     references_.clear();
+    read_ns_ = 0;
   }
+
+  // The nanoseconds since Begin in which data was read.
+  int64_t read_ns() const { return read_ns_; }
 
   // The reference's log-probabilities of all samples of the corpus, by number;
   // empty: unknown.
@@ -47,7 +51,7 @@ class StepTokens final : public TokenSource {
 
   // The number of targets of the whole batch, over all data ranks, that are not
   // masked.
-  absl::StatusOr<int64_t> CountTargets() const;
+  absl::StatusOr<int64_t> CountTargets();
   int64_t CountTokens() const { return size_ * samples_.sequence(); }
 
   absl::StatusOr<std::span<const int64_t>> Tokens(int32_t microbatch) override;
@@ -70,6 +74,7 @@ class StepTokens final : public TokenSource {
   std::map<int32_t, std::vector<int64_t>> targets_;  // If some are masked.
   std::map<int32_t, std::vector<double>> references_;
   std::vector<double> all_references_;
+  int64_t read_ns_ = 0;
 };
 
 }  // namespace tessera::train

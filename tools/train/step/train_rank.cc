@@ -18,6 +18,7 @@
 #include "tools/train/model/sharded_model.h"
 #include "tools/train/step/expert_balance.h"
 #include "tools/train/step/step_tokens.h"
+#include "tools/train/watch/live_place.h"
 #include "topology/mesh.h"
 
 namespace tessera::train {
@@ -398,6 +399,16 @@ double TargetFactor(int64_t tokens, int64_t targets) {
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<zero3::UpdateReport> Update(
+    ShardedModel& model, std::span<const ShardedModel::RowScale> factors) {
+  const ActionScope place(RankAction::kOptimizer);
+  return model.Step(factors);
+}
+
+}  // namespace
+
 absl::Status TrainRank::BeginStep() {
   TESSERA_RETURN_IF_ERROR(ChoosePlan());
   TESSERA_RETURN_IF_ERROR(qk_clip_->Begin());
@@ -443,7 +454,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   TESSERA_RETURN_IF_ERROR(qk_clip_->Finish(*groups_.data, *groups_.model));
   record.max_attention_score = qk_clip_->Largest();
   TESSERA_ASSIGN_OR_RETURN(const zero3::UpdateReport report,
-                           model_->Step(qk_clip_->Factors()));
+                           Update(*model_, qk_clip_->Factors()));
   if (report.skipped) TESSERA_RETURN_IF_ERROR(experts.MoveBiases(-1));
   times_.update_end = collectives::MonotonicNanos();
   // The optimizer has also waited for the losses.
@@ -460,11 +471,13 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
   record.rollbacks = progress_.rollbacks;
   progress_.AddStep(record.loss, options_.spike_window);
   times_.end = collectives::MonotonicNanos();
+  times_.data_ns = tokens_->read_ns();
   return record;
 }
 
 absl::StatusOr<double> TrainRank::Evaluate(int64_t batches,
                                            text::SampleUse use) {
+  const ActionScope place(RankAction::kEvaluate);
   double sum = 0;
   int64_t tokens = 0, targets = 0;
   model_->BeginEvaluation();

@@ -51,6 +51,7 @@ struct StepTimes {
   int64_t update_begin = 0;  // The optimizer step.
   int64_t update_end = 0;
   int64_t end = 0;
+  int64_t data_ns = 0;  // For reading tokens and masks, before and in passes.
 };
 
 // One rank's part of its last step; a StepRecord covers all ranks.

@@ -132,8 +132,8 @@ absl::StatusOr<std::vector<MemoryCopies::Offer>> MemoryCopies::ParseOffers(
         reader.Integer("sequence", 1, std::numeric_limits<int64_t>::max());
     offer.own_form = reader.Text("own");
     offer.held_form = reader.Text("held");
-    offer.held_rank = reader.Integer("held_rank", 0,
-                                       std::numeric_limits<int64_t>::max());
+    offer.held_rank =
+        reader.Integer("held_rank", 0, std::numeric_limits<int64_t>::max());
     for (const auto& [key, value] : reader.Object("metadata").items()) {
       if (value.is_string()) offer.metadata[key] = value.get<std::string>();
     }

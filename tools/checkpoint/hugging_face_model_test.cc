@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -615,7 +616,7 @@ void ExpectAdapters(train::RunOptions options,
                     zero3::StatePart::kValue});
     std::vector<float> frozen(bits.size());
     for (size_t i = 0; i < bits.size(); ++i) {
-      frozen[i] = std::bit_cast<float>(bits[i]);
+      frozen[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]));
     }
     for (const model_files::HuggingFacePiece& piece : parameter.pieces) {
       const std::string module =
@@ -716,7 +717,8 @@ void ExpectStackedAdapters(train::RunOptions options) {
           sum += double{b[(row * kRank + k) * experts + expert]} *
                  a[(expert * kRank + k) * width + column];
         }
-        const float before = std::bit_cast<float>(bits[at]);
+        const float before =
+            std::bit_cast<float>(static_cast<uint32_t>(bits[at]));
         const float after =
             merged[parameter.stack ? (expert * width + column) * rows + row
                                    : i];

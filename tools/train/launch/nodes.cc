@@ -339,8 +339,9 @@ void Nodes::Observe() {
       continue;
     }
     const std::string text = ReadText(entry.path().string());
+    if (text.empty()) continue;
     Seen& seen = seen_[node];
-    if (text.empty() || seen.text == text) continue;
+    if (seen.text == text) continue;
     seen = {text, has_observed_ ? absl::Now() : absl::InfinitePast()};
   }
   has_observed_ = true;

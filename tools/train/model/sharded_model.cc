@@ -166,7 +166,7 @@ absl::Status ShardedModel::CreateState(
     own.counted_in_norm.push_back(counts ? PrimaryElements(*parameter)
                                          : std::vector<zero3::ElementRange>());
     own.is_encoded.push_back(!parameter->trainable() &&
-                                 IsHiddenMatrix(parameter->name()));
+                             IsHiddenMatrix(parameter->name()));
     own.preconditioned.push_back(parameter->trainable() &&
                                  IsHiddenMatrix(parameter->name()));
   }

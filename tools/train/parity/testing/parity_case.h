@@ -105,7 +105,7 @@ struct ParityCase {
   bool decay_all = false;   // Weight decay also applies to norms.
   // adafactor, adamw, lion, muon, sgd, shampoo
   std::string optimizer = "adamw";
-  double qk_clip = 0;               // RunOptions::qk_clip.
+  double qk_clip = 0;             // RunOptions::qk_clip.
   std::string param_groups = "";  // zero3::ParseParameterGroups.
   // If above 0, only adapters are trained: attention, mlp, or all.
   int64_t lora_rank = 0;

@@ -160,6 +160,7 @@ class Rounds {
 
   // The variables for the next round.
   absl::StatusOr<topology::EnvironmentLookup> Next(absl::Duration patience) {
+    const ActionScope place(RankAction::kJoin);
     const int64_t round = next_++;
     // If it cannot be written, the rank cannot be replaced.
     if (last_ > 0) files_.WriteRound(rank_, round).IgnoreError();

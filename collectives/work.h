@@ -28,9 +28,9 @@
 
 namespace tessera::collectives {
 
-// Whether the calling thread waits for other ranks: in a blocking call of a
-// Communicator, or for a started operation. `since` is CoarseNanos while it
-// waits, otherwise 0. Null: nothing is stored.
+// Publishes when the calling thread waits for other ranks, in a blocking call
+// of a Communicator or for a started operation: `since` is CoarseNanos while it
+// waits, otherwise 0. Null stops that.
 //
 //   std::atomic<int64_t> since;
 //   WatchWaits(&since);  // of this thread, until WatchWaits(nullptr)

@@ -409,6 +409,13 @@ absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> FreePort(std::string_view host, const Deadline& deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const auto addresses, ResolveTcp(host, 0, deadline));
+  TESSERA_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(addresses[0]));
+  TESSERA_ASSIGN_OR_RETURN(const SocketAddress found, LocalAddress(listener));
+  return found.port();
+}
+
 absl::StatusOr<std::string> LocalAddressTowards(std::string_view host,
                                                 const Deadline& deadline) {
   TESSERA_ASSIGN_OR_RETURN(auto addresses,

@@ -109,6 +109,10 @@ absl::Status SendAll(const UniqueFd& socket, std::string_view bytes,
 absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
                         const Deadline& deadline);
 
+// A port of an address of this host that is currently free. Another process may
+// take it before the caller listens there. Errors as ResolveTcp and Listen.
+absl::StatusOr<int> FreePort(std::string_view host, const Deadline& deadline);
+
 // The address of this host that another host sees.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const std::string address,

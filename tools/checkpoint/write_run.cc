@@ -184,7 +184,7 @@ absl::StatusOr<PartParameters> ParametersOf(const CheckpointPlan& plan,
   const std::string& optimizer = plan.identity.optimizer;
   zero3::ModelParameters::Builder builder;
   std::vector<HeldTensor> tensors;
-  // Of Adafactor or Shampoo; they follow all weights.
+  // The parameters of Adafactor or Shampoo follow all weights.
   std::vector<StateTensor> moments;
   // The head may share the embedding's table.
   std::set<const tensor_parallel::Parameter*> added;

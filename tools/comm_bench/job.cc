@@ -26,6 +26,7 @@
 #include "tools/comm_bench/bench_rank.h"
 #include "tools/launch/launch_command.h"
 #include "tools/launch/launcher.h"
+#include "tools/launch/signals.h"
 
 namespace tessera::tools {
 namespace {
@@ -106,12 +107,8 @@ absl::Status RunPlan(const LaunchPlan& plan, bool mpi,
     return absl::ErrnoToStatus(errno, "cannot make a pipe");
   }
   Received received = {events};
-  // Only this thread handles signals.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread reader([&] { received.Read(ends[0]); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::thread reader =
+      StartThreadWithoutSignals([&] { received.Read(ends[0]); });
   const auto outcome = Launch(plan, {.out_fd = ends[1]});
   close(ends[1]);
   reader.join();

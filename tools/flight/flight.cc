@@ -88,7 +88,7 @@ struct Call {
   }
 };
 
-// How `a` differs from `b`; "" if it does not.
+// Names the difference of two calls; "" if there is none.
 std::string Difference(const Call& a, const Call& b) {
   if (a.operation != b.operation) return "another operation";
   if (a.bytes != b.bytes) return "another size";

@@ -1,5 +1,6 @@
-// What the ranks of a hung or dead job left, merged: where each rank was, who
-// waits for whom, and where the collectives of each group part.
+// Merges the files that the ranks of a hung or dead job left: the place of each
+// rank, who waits for whom, and the first collective of each group in which the
+// calls differ.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const FlightFiles files, ReadFlight("run7"));
 //   const FlightReport report = Merge(files);

@@ -88,7 +88,7 @@ class FlightTest : public testing::Test {
   const std::string run_;
 };
 
-TEST_F(FlightTest, NamesRankThatIsBehind) {
+TEST_F(FlightTest, NamesRankBehind) {
   Write(0, {Done(6), Done(7), Running(8)});
   Write(1, {Done(6), Done(7)});
   Write(2, {Done(6), Done(7), Running(8)});
@@ -156,7 +156,7 @@ TEST_F(FlightTest, UsesPlaceOfRankThatCouldNotAnswer) {
   EXPECT_THAT(FlightText(report, true), HasSubstr("no file of rank 2\n"));
 }
 
-TEST_F(FlightTest, FindsNothingInARunThatIsWell) {
+TEST_F(FlightTest, FindsNothingInHealthyRun) {
   for (const int64_t rank : {0, 1, 2}) Write(rank, {Done(7), Running(8)});
   const FlightReport report = Report();
   EXPECT_FALSE(report.groups[0].mismatch.has_value());

@@ -1,12 +1,9 @@
 #include "tools/launch/launcher.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,6 +29,8 @@
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/inherited_sockets.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/socket.h"
 #include "tools/cli/cli.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/launch_command.h"
@@ -195,22 +194,6 @@ namespace {
 constexpr int64_t kTorchrunPort = 29500;
 constexpr std::string_view kLoopback = "127.0.0.1";
 
-// A port of the loopback interface that is currently free.
-absl::StatusOr<int64_t> FreePort() {
-  const UniqueFd probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t length = sizeof(address);
-  if (!probe.valid() || bind(probe.get(), generic, length) != 0 ||
-      getsockname(probe.get(), generic, &length) != 0) {
-    return absl::ErrnoToStatus(
-        errno, "cannot find a free port; name one with --master_port");
-  }
-  return ntohs(address.sin_port);
-}
-
 absl::StatusOr<JobVariables> MakeJob(const LaunchPlan& plan) {
   JobVariables job = {.np = plan.np,
                       .nnodes = plan.nnodes,
@@ -221,7 +204,11 @@ absl::StatusOr<JobVariables> MakeJob(const LaunchPlan& plan) {
   if (job.master_addr.empty()) job.master_addr = kLoopback;
   if (job.master_port == 0 && plan.nnodes > 1) job.master_port = kTorchrunPort;
   if (job.master_port == 0) {
-    TESSERA_ASSIGN_OR_RETURN(job.master_port, FreePort());
+    TESSERA_ASSIGN_OR_RETURN(
+        job.master_port,
+        collectives::FreePort(kLoopback,
+                              collectives::Deadline::After(absl::Seconds(5))),
+        Annotate(_, "cannot find a free port; name one with --master_port"));
   }
   TESSERA_ASSIGN_OR_RETURN(job.secret,
                            MakeSecret(plan.environment, plan.nnodes));

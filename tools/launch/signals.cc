@@ -43,6 +43,15 @@ std::string SignalName(int signal) {
   return absl::StrCat("signal ", signal);
 }
 
+std::thread StartThreadWithoutSignals(std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
 absl::StatusOr<std::unique_ptr<SignalWatch>> SignalWatch::Create() {
   std::unique_ptr<SignalWatch> watch(new SignalWatch);
   // If SIGCHLD is ignored, the exit status of a child is lost.

@@ -9,9 +9,11 @@
 
 #include <signal.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/status/statusor.h"
 #include "base/os/unique_fd.h"
@@ -20,6 +22,10 @@ namespace tessera::tools {
 
 // "SIGKILL", or "signal 42".
 std::string SignalName(int signal);
+
+// Starts a thread that blocks all signals, so that SignalWatch's thread, or a
+// handler in another thread, receives them.
+std::thread StartThreadWithoutSignals(std::function<void()> body);
 
 // While an object exists, Next returns SIGINT, SIGTERM, SIGHUP, SIGQUIT,
 // SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT and SIGCHLD, except those that the process

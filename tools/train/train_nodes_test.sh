@@ -53,23 +53,30 @@ copies="--max_restarts=4 --snapshot_every=1 --hang_timeout=5s"
 
 "$train" $common --run_dir=calm >out 2>err || fail "calm: $(cat err)"
 
-# Node 1 is lost; the node in reserve has its ranks. The lost node is started again, and takes over when node 2 is lost.
+# Node 1 is lost, and the node in reserve starts its rank.
 for node in 0 1 2; do start lost $node $copies; done
 await_steps lost 20
 kill -9 ${nodes[1]}
-await_line lost.err0 "the node of rank 1 has been silent for 5s; other nodes start new processes in its place"
-wait ${nodes[1]}
-start lost 1 $copies
-await_line lost.err1 "node 1 is in reserve until another one is lost"
-await_line lost.err0 "continues after step [0-9]* from copies in memory"
-[ "$(ps -o ppid= -p "$(rank_of lost 1)" | tr -d ' ')" = ${nodes[2]} ] || fail "rank 1 is not on the node in reserve"
-await_steps lost 30
-kill -9 ${nodes[2]}
-for node in 0 1; do expect_code lost $node 0; done
+for node in 0 2; do expect_code lost $node 0; done
 expect_same lost 0
-[ "$(grep -c "the node of rank 1 has been silent" lost.err0)" = 2 ] || fail "lost: $(cat lost.err0)"
-[ "$(grep -c "from copies in memory" lost.err0)" = 2 ] || fail "lost: $(cat lost.err0)"
-expect_line lost.err2 "node 2 is in reserve"
+expect_line lost.err0 "the node of rank 1 has been silent for 5s; other nodes start new processes in its place"
+expect_line lost.err0 "continues after step [0-9]* from copies in memory"
+expect_line lost.err2 "node 2 is in reserve until another one is lost"
+
+# A lost node that is started again takes over when the next one is lost.
+for node in 0 1 2; do start turns $node $copies --steps=20000; done
+await_steps turns 20
+kill -9 ${nodes[1]}
+await_line turns.err0 "continues after step [0-9]* from copies in memory"
+[ "$(ps -o ppid= -p "$(rank_of turns 1)" | tr -d ' ')" = ${nodes[2]} ] || fail "rank 1 is not on the node in reserve"
+start turns 1 $copies --steps=20000
+await_line turns.err1 "node 1 is in reserve until another one is lost"
+kill -9 ${nodes[2]}
+while [ "$(grep -c "from copies in memory" turns.err0)" -lt 2 ] && kill -0 ${nodes[0]}; do sleep 0.05; done
+[ "$(ps -o ppid= -p "$(rank_of turns 1)" | tr -d ' ')" = ${nodes[1]} ] || fail "rank 1 is not on the node that came back"
+kill -TERM ${nodes[0]}
+for node in 0 1; do expect_code turns $node 143; done
+expect_clean turns
 
 # A node replaces its own ranks. Rank 0 is lost together with the first node.
 survivor=1
@@ -81,6 +88,20 @@ await_steps first 30
 kill -9 ${nodes[0]}
 expect_code first 1 0
 expect_same first 1
+
+# The first node comes back to a run that has checkpoints, and does not disturb it.
+for node in 0 1; do start back $node $copies --steps=20000 --checkpoint_every=10; done
+await_steps back 25
+kill -9 ${nodes[0]}
+await_line back.err1 "continues after step [0-9]* from copies in memory"
+wait ${nodes[0]}
+start back 0 $copies --steps=20000 --checkpoint_every=10
+await_line back.err0 "node 0 is in reserve until another one is lost"
+kill -INT ${nodes[1]}
+expect_code back 1 130
+expect_code back 0 1
+expect_line back.err0 "^train: .*ended by SIGINT"
+expect_clean back
 survivor=0
 
 # Without copies all nodes restart from the last checkpoint.

@@ -96,6 +96,8 @@ absl::Status CheckMemory(const Settings& settings,
 // Before ranks start, so that an invalid path is bad usage.
 absl::Status CheckOutputs(const Settings& settings);
 void PrintPrediction(const CheckedRun& run, std::ostream& out);
+void Announce(const CheckedRun& run, const RunDirectory& directory,
+              std::ostream& err);
 absl::Status RunHere(const Settings& settings, const NodePlace& place,
                      int64_t ranks_here, std::ostream& out, std::ostream& err,
                      int& exit_code);
@@ -197,13 +199,17 @@ namespace {
 absl::Status RunHere(const Settings& settings, const NodePlace& place,
                      int64_t ranks_here, std::ostream& out, std::ostream& err,
                      int& exit_code) {
-  if (place.node == 0) TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
+  const std::string path = RunDirectory::PathOf(settings);
+  // A lost first node that is started again finds a run that goes on.
+  const bool begins =
+      place.node == 0 &&
+      (place.is_alone() || !Nodes::IsRunning({RunDirectory(path).exchange()}));
+  if (begins) TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
   TESSERA_RETURN_IF_ERROR(
       CheckMemory(run.settings, run.identity.model, ranks_here, err));
-  if (place.node > 0) {
-    return RunJob(run, RunDirectory(RunDirectory::PathOf(settings)), place, out,
-                  err, exit_code);
+  if (!begins) {
+    return RunJob(run, RunDirectory(path), place, out, err, exit_code);
   }
   TESSERA_ASSIGN_OR_RETURN(run.settings.resume,
                            FindResumePoint(settings, run.identity));
@@ -212,6 +218,8 @@ absl::Status RunHere(const Settings& settings, const NodePlace& place,
   if (!notice.empty()) err << "train: " << notice << std::endl;
   TESSERA_ASSIGN_OR_RETURN(const RunDirectory directory,
                            RunDirectory::Create(settings));
+  TESSERA_RETURN_IF_ERROR(WriteSettings(run.settings, directory.config()));
+  Announce(run, directory, err);
   return RunJob(run, directory, place, out, err, exit_code);
 }
 
@@ -273,6 +281,18 @@ std::string ExplainPreemption(std::string_view why, bool is_saved,
       HowToContinue(directory));
 }
 
+// The error of a job that failed or was asked to end.
+absl::Status ExplainEnd(const AttemptOutcome& trained, const Settings& settings,
+                        const NodePlace& place, const RunDirectory& directory) {
+  if (trained.signal != SIGTERM || !trained.took_a_step) {
+    return ExplainFailure(trained.status, directory);
+  }
+  // The node of rank 0 says whether there is a checkpoint.
+  if (!place.is_alone() && trained.result.empty()) return trained.status;
+  return absl::AbortedError(ExplainPreemption(
+      trained.status.message(), !trained.result.empty(), settings, directory));
+}
+
 // The settings for the ranks of an attempt, which start later than the command.
 Settings WithTimeLeft(Settings settings, absl::Duration passed) {
   const auto limit = ParseTimeSpan(settings.time_limit);
@@ -300,10 +320,6 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                     const NodePlace& place, std::ostream& out,
                     std::ostream& err, int& exit_code) {
   TESSERA_ASSIGN_OR_RETURN(const std::string program, tools::OwnPath());
-  if (place.node == 0) {
-    TESSERA_RETURN_IF_ERROR(WriteSettings(run.settings, directory.config()));
-    Announce(run, directory, err);
-  }
   const auto notice = [&](const std::string& line) {
     err << "train: " << line << std::endl;
   };
@@ -331,17 +347,9 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   if (place.is_alone() || !PathExists(directory.exchange())) {
     directory.CleanUp();
   }
-  if (trained.signal == SIGTERM) {
-    exit_code = Preemption::kExitCode;
-    if (!trained.took_a_step) return ExplainFailure(trained.status, directory);
-    // The node of rank 0 says whether there is a checkpoint.
-    if (!place.is_alone() && trained.result.empty()) return trained.status;
-    return absl::AbortedError(ExplainPreemption(trained.status.message(),
-                                                !trained.result.empty(),
-                                                run.settings, directory));
-  }
   if (trained.signal.has_value()) exit_code = 128 + *trained.signal;
-  if (!trained.status.ok()) return ExplainFailure(trained.status, directory);
+  const bool is_done = trained.status.ok() && trained.signal != SIGTERM;
+  if (!is_done) return ExplainEnd(trained, run.settings, place, directory);
   if (trained.result.empty()) return absl::OkStatus();  // Another node has it.
   const auto train_again =
       [&](const Settings& settings) -> absl::StatusOr<std::string> {
@@ -516,6 +524,28 @@ absl::Status CheckMemoryOfHost(const Settings& settings,
   return status;
 }
 
+// The end of a run on rank 0, which a launcher started.
+absl::Status FinishLaunched(const LaunchedRun& launched, StopCause cause,
+                            std::ostream& out, std::ostream& err) {
+  launched.directory.CleanUp();
+  if (cause != StopCause::kNone) {
+    return absl::AbortedError(ExplainPreemption(
+        absl::StrCat("ended by ", StopCauseName(cause)),
+        /*is_saved=*/true, launched.settings, launched.directory));
+  }
+  TESSERA_ASSIGN_OR_RETURN(const CheckedRun run,
+                           CheckRun(launched.settings, err));
+  const auto train_alone =
+      [](const Settings& alone) -> absl::StatusOr<std::string> {
+    TESSERA_ASSIGN_OR_RETURN(const RankProgram program, MakeTrainer(alone));
+    return RunThreads(alone, program);
+  };
+  return AsFailedRun(
+      FinishRun({launched.settings, run.tokenizer, run.prediction,
+                 launched.directory, train_alone},
+                launched.result, out, err));
+}
+
 absl::Status RunOneRank(const Settings& settings,
                         const topology::LauncherEnvironment& place,
                         std::ostream& out, std::ostream& err, int& exit_code) {
@@ -564,24 +594,8 @@ absl::Status RunOneRank(const Settings& settings,
   }
   const StopCause cause = preemption->stopped_by();
   if (cause != StopCause::kNone) exit_code = Preemption::kExitCode;
-  if (!launched->is_first) return absl::OkStatus();
-  launched->directory.CleanUp();
-  if (cause != StopCause::kNone) {
-    return absl::AbortedError(ExplainPreemption(
-        absl::StrCat("ended by ", StopCauseName(cause)),
-        /*is_saved=*/true, launched->settings, launched->directory));
-  }
-  TESSERA_ASSIGN_OR_RETURN(const CheckedRun run,
-                           CheckRun(launched->settings, err));
-  const auto train_alone =
-      [](const Settings& alone) -> absl::StatusOr<std::string> {
-    TESSERA_ASSIGN_OR_RETURN(const RankProgram program, MakeTrainer(alone));
-    return RunThreads(alone, program);
-  };
-  return AsFailedRun(
-      FinishRun({launched->settings, run.tokenizer, run.prediction,
-                 launched->directory, train_alone},
-                launched->result, out, err));
+  return launched->is_first ? FinishLaunched(*launched, cause, out, err)
+                            : absl::OkStatus();
 }
 
 // The details of the checks.

@@ -51,9 +51,14 @@ absl::Status AttemptFiles::Make() const {
       error.value(), absl::StrCat("cannot make the directory ", directory));
 }
 
+// remove_all ends early if another node removes the same files.
 void AttemptFiles::Remove() const {
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
+  constexpr int kMostTries = 10;
+  for (int i = 0; i < kMostTries; ++i) {
+    std::error_code error;
+    std::filesystem::remove_all(directory, error);
+    if (!error) return;
+  }
 }
 
 void AttemptFiles::MarkStep() const {

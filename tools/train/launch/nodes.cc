@@ -1,7 +1,6 @@
 #include "tools/train/launch/nodes.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +29,7 @@
 #include "tools/cli/typed_flags.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/launch_command.h"
+#include "tools/launch/signals.h"
 #include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
@@ -70,18 +70,6 @@ std::string_view NameIn(std::string_view text) {
 
 size_t Size(int64_t number) { return static_cast<size_t>(number); }
 
-// A free port of an address of this host.
-absl::StatusOr<int> FreePort(const std::string& address,
-                             const collectives::Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const auto addresses,
-                           collectives::ResolveTcp(address, 0, deadline));
-  TESSERA_ASSIGN_OR_RETURN(const UniqueFd listener,
-                           collectives::Listen(addresses[0]));
-  TESSERA_ASSIGN_OR_RETURN(const auto found,
-                           collectives::LocalAddress(listener));
-  return found.port();
-}
-
 // Selects the address of rank 0 for a round and publishes it.
 absl::Status PublishAddress(const AttemptFiles& files, int64_t round,
                             const topology::EnvironmentLookup& lookup,
@@ -89,7 +77,8 @@ absl::Status PublishAddress(const AttemptFiles& files, int64_t round,
   const std::string master = lookup("MASTER_ADDR").value_or("");
   TESSERA_ASSIGN_OR_RETURN(const std::string address,
                            collectives::LocalAddressTowards(master, deadline));
-  TESSERA_ASSIGN_OR_RETURN(const int port, FreePort(address, deadline));
+  TESSERA_ASSIGN_OR_RETURN(const int port,
+                           collectives::FreePort(address, deadline));
   return WriteFile(RoundFile(files, round), absl::StrCat(address, " ", port));
 }
 
@@ -202,12 +191,8 @@ absl::StatusOr<std::unique_ptr<Nodes>> Nodes::Meet(const Options& options) {
   if (options.place.node == 0) {
     TESSERA_RETURN_IF_ERROR(nodes->Prepare(deadline));
   }
-  // Launch handles signals, so the thread must not.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  nodes->heart_ = std::thread([self = nodes.get()] { self->Beat(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  nodes->heart_ =
+      tools::StartThreadWithoutSignals([self = nodes.get()] { self->Beat(); });
   TESSERA_RETURN_IF_ERROR(nodes->AwaitStart(deadline));
   return nodes;
 }
@@ -241,6 +226,17 @@ bool Nodes::HasLiveMember() const {
     return absl::Now() - one.second.changed < kSigns &&
            absl::c_linear_search(start, NameIn(one.second.text));
   });
+}
+
+bool Nodes::IsRunning(const AttemptFiles& files) {
+  Nodes observer({.files = files});
+  const absl::Time end = absl::Now() + kSigns;
+  for (; PathExists(files.directory + "/start") && absl::Now() < end;
+       absl::SleepFor(kPoll)) {
+    observer.Observe();
+    if (observer.HasLiveMember()) return !observer.ReadFailure().has_value();
+  }
+  return false;
 }
 
 // A run that goes on without this node keeps its files. After a failed attempt,

@@ -16,6 +16,8 @@
 //   round3       where rank 0 listens in round 3 of the rendezvous
 //   failed       why the run has failed on a node; the others end too
 //
+// The files are polled, because a shared file system notifies nobody.
+//
 // A node is lost if its file does not change for a while. If in addition other
 // ranks have left a round because of its ranks, the first of the other nodes
 // assigns these ranks to the nodes with the fewest ranks: first to nodes in
@@ -78,14 +80,19 @@ class Nodes {
   struct Options {
     NodePlace place = {};
     AttemptFiles files = {};
-    int64_t ranks = 1;        // Of the run.
-    int64_t most_rounds = 0;  // LaunchPlan::replacements.
-    absl::Duration patience;  // The longest time to meet.
-    absl::Duration silence;   // After which a node is lost.
-    std::function<void(const std::string&)> notice;
+    int64_t ranks = 1;             // Of the run.
+    int64_t most_rounds = 0;       // LaunchPlan::replacements.
+    absl::Duration patience = {};  // The longest time to meet.
+    absl::Duration silence = {};   // After which a node is lost.
+    std::function<void(const std::string&)> notice = nullptr;
     // Called on node 0 of a new run: makes the directory of the files.
-    std::function<absl::Status()> prepare;
+    std::function<absl::Status()> prepare = nullptr;
   };
+
+  // True if a run that others have started goes on with these files: one of
+  // their nodes is alive, and it has not failed. Takes two seconds if there are
+  // files of an earlier run.
+  static bool IsRunning(const AttemptFiles& files);
 
   // Waits for the other nodes. FailedPrecondition naming the nodes that have
   // not started; AlreadyExists if this node is running already; errors of

@@ -82,7 +82,7 @@ TEST_F(NodesTest, EachNodeStartsItsRanks) {
 }
 
 // Its ranks are started again only if others have left a round because of them.
-TEST_F(NodesTest, TakesOverRanksThatOthersMiss) {
+TEST_F(NodesTest, TakesOverMissedRanks) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(first->AwaitRanks());
   TESSERA_ASSERT_OK(second->AwaitRanks());
@@ -122,7 +122,7 @@ TEST_F(NodesTest, NodesInReserveComeFirst) {
 }
 
 // It was silent for too long: another node has its ranks.
-TEST_F(NodesTest, NodeEndsRanksThatAreElsewhere) {
+TEST_F(NodesTest, EndsRanksTakenOverByOtherNode) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(second->AwaitRanks());
   const std::string start = *ReadFile(files_.directory + "/start", 1000);
@@ -151,7 +151,7 @@ TEST_F(NodesTest, FailureReachesOtherNodes) {
   }
 }
 
-TEST_F(NodesTest, NamesNodesThatAreMissing) {
+TEST_F(NodesTest, NamesMissingNodes) {
   Nodes::Options options = Options(0);
   options.patience = absl::Seconds(1);
   EXPECT_THAT(Nodes::Meet(options),
@@ -165,7 +165,7 @@ TEST_F(NodesTest, NamesNodesThatAreMissing) {
                        HasSubstr("node 0 of 2 has not started")));
 }
 
-TEST_F(NodesTest, RejectsNodeThatRuns) {
+TEST_F(NodesTest, RejectsRunningNode) {
   const auto nodes = MeetBoth();
   EXPECT_THAT(Nodes::Meet(Options(1)),
               StatusIs(absl::StatusCode::kAlreadyExists,
@@ -176,8 +176,10 @@ TEST_F(NodesTest, RejectsNodeThatRuns) {
 TEST_F(NodesTest, LostFirstNodeComesBackInReserve) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(second->AwaitRanks());
+  EXPECT_TRUE(Nodes::IsRunning(files_));
   first.reset();
   absl::SleepFor(absl::Seconds(3));
+  EXPECT_TRUE(Nodes::IsRunning(files_));
   Nodes::Options options = Options(0);
   options.prepare = [] { return absl::InternalError("not for this run"); };
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto back, Nodes::Meet(options));
@@ -185,7 +187,14 @@ TEST_F(NodesTest, LostFirstNodeComesBackInReserve) {
   EXPECT_FALSE(back->IsHere(Rank(0)));
 }
 
-TEST_F(NodesTest, DamagedFilesAreNoReasonToCrash) {
+TEST_F(NodesTest, IgnoresFilesOfEarlierRun) {
+  EXPECT_FALSE(Nodes::IsRunning(files_));
+  { const auto nodes = MeetBoth(); }
+  EXPECT_TRUE(std::filesystem::exists(files_.directory + "/start"));
+  EXPECT_FALSE(Nodes::IsRunning(files_));
+}
+
+TEST_F(NodesTest, SurvivesDamagedFiles) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(first->AwaitRanks());
   for (const char* const file :

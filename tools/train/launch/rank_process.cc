@@ -49,7 +49,7 @@ struct RankEvents {
   // Called before the other ranks are notified of the failure, so that their
   // reports are later.
   std::function<void(const RankReport&)> on_failure;
-  // Of a process with one rank.
+  // Set in a process with one rank.
   const AttemptFiles* files = nullptr;
   std::function<void()> on_step = [] {};
   Preemption* preemption = nullptr;

@@ -1,5 +1,5 @@
-// The matrices that Muon updates as a whole, and the part of each that every
-// tensor-parallel rank holds.
+// The matrices that Muon and Shampoo update as a whole, and the part of each
+// that every tensor-parallel rank holds.
 //
 //   for (const HiddenMatrix& matrix :
 //        HiddenMatricesOf(parameter, config, {.tensor_ranks = 4})) ...

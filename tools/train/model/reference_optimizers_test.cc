@@ -234,7 +234,7 @@ TEST(ShampooTest, EqualsReferenceWithEigenvalues) {
 
 // The owner aborts the others, which get the error at the latest in the next
 // step.
-TEST(ShampooTest, NamesRootsThatAreNotFinite) {
+TEST(ShampooTest, NamesNonFiniteRoots) {
   const nlohmann::json expected = {
       {"tensors",
        {{{"name", "embedding.weight"}, {"rows", 4}, {"columns", 5}},

@@ -98,7 +98,7 @@ class ShardedModel final : public WeightAccess {
     // statistics have a part of their own.
     std::vector<tensor_parallel::Parameter*> parameters;
     std::vector<std::unique_ptr<tensor_parallel::Parameter>> moments = {};
-    // Of Muon, Adafactor or Shampoo; null with another optimizer.
+    // The updates of Muon, Adafactor or Shampoo; otherwise null.
     std::unique_ptr<zero3::MatrixUpdates> updates = {};
     bool of_experts = false;
     bool is_statistics = false;  // Of the matrices of a part before.

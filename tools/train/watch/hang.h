@@ -25,7 +25,7 @@
 
 namespace tessera::train {
 
-// What a rank waits for.
+// The operation that a rank waits in, and the ranks that it waits for.
 struct RankWait {
   // The ranks that have not begun the operation. Empty: all have, or they are
   // unknown.

@@ -59,7 +59,7 @@ class HangTest : public testing::Test {
   }
 };
 
-TEST_F(HangTest, BlamesRankThatIsNotInACollective) {
+TEST_F(HangTest, BlamesRankOutsideCollective) {
   const std::vector<LivePlace> places = {Waiting(0), Computing(1), Waiting(2)};
   EXPECT_THAT(FindAt(places, 110), IsEmpty());
   EXPECT_THAT(FindAt(places, 111), ElementsAre(1));
@@ -71,7 +71,7 @@ TEST_F(HangTest, ToleratesSlowRankThatMoves) {
   EXPECT_THAT(FindAt({Waiting(0), slow, Waiting(2)}, 118), IsEmpty());
 }
 
-TEST_F(HangTest, BlamesNobodyIfAllRanksAreInTheSameCollective) {
+TEST_F(HangTest, BlamesNoRankInCommonCollective) {
   EXPECT_THAT(FindAt({Waiting(0), Waiting(1), Waiting(2)}, 200), IsEmpty());
 }
 
@@ -158,7 +158,7 @@ TEST_F(HangTest, PauseOfTheCallerIsNotAHang) {
               IsEmpty());
 }
 
-TEST_F(HangTest, DescribesWhoWaitsForWhom) {
+TEST_F(HangTest, DescribesWaits) {
   LivePlace hung = Computing(1);
   hung.stack = {"read", "tessera::train::Load()"};
   const std::vector<LivePlace> places = {Waiting(0), hung};

@@ -19,7 +19,7 @@ using collectives::MonotonicNanos;
 // For all ranks together.
 constexpr absl::Duration kPatience = absl::Seconds(2);
 
-// What the kernel knows of a thread that does not answer.
+// The kernel's information about a thread that does not answer.
 std::vector<std::string> KernelStack(const LivePlace& place) {
   std::vector<std::string> lines;
   const std::string task =

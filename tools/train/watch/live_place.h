@@ -1,5 +1,6 @@
-// Where the ranks of a host are: pages of memory that each rank keeps current
-// and that the process that started it reads, also after the rank has died.
+// The current step, action and collective of each rank of a host, in pages of
+// memory that the rank updates and that the process that started it reads, also
+// after the rank has died.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto pages, PlacePages::Create(ranks));
 //   ... start ranks that inherit pages->fd() ...

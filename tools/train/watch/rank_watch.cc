@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "collectives/engine/operation_context.h"
+#include "tools/launch/signals.h"
 #include "tools/train/watch/rank_file.h"
 
 namespace tessera::train {
@@ -96,11 +97,8 @@ std::unique_ptr<RankWatch> RankWatch::Start(PlacePages& pages,
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR2, &action, nullptr);
   std::unique_ptr<RankWatch> watch(new RankWatch(pages, std::move(options)));
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  watch->thread_ = std::thread([raw = watch.get()] { raw->Run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  watch->thread_ =
+      tools::StartThreadWithoutSignals([raw = watch.get()] { raw->Run(); });
   return watch;
 }
 

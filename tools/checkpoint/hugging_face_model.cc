@@ -101,11 +101,13 @@ class Export {
     TESSERA_RETURN_IF_ERROR(WriteConfigs());
     TESSERA_ASSIGN_OR_RETURN(const model_files::ElementType type,
                              model_files::FromDType(options_.dtype));
+    const model_files::ModelConfig& model = reader_.config();
     if (options_.files == WeightFiles::kTorchDist) {
       TESSERA_RETURN_IF_ERROR(WriteMegatronFiles());
+      return WriteTorchFiles(model_files::MegatronContentsOf(model, type));
     }
-    TESSERA_ASSIGN_OR_RETURN(
-        const std::vector<model_files::StoredTensor> tensors, Tensors(type));
+    const std::vector<model_files::StoredTensor> tensors =
+        model_files::HuggingFaceTensors(model, type);
     if (options_.files == WeightFiles::kSafetensors) {
       TESSERA_ASSIGN_OR_RETURN(
           SafetensorsSetWriter writer,
@@ -114,14 +116,7 @@ class Export {
                                        {{"format", "pt"}}));
       return WriteWeights(writer);
     }
-    TESSERA_ASSIGN_OR_RETURN(
-        TorchCheckpointWriter writer,
-        TorchCheckpointWriter::Create(directory_, tensors,
-                                      options_.max_shard_bytes));
-    if (options_.files == WeightFiles::kTorchDist) {
-      TESSERA_RETURN_IF_ERROR(WriteMegatronObjects(writer));
-    }
-    return WriteWeights(writer);
+    return WriteTorchFiles({.tensors = tensors});
   }
 
  private:
@@ -207,33 +202,30 @@ class Export {
                      DumpJson(metadata));
   }
 
-  absl::Status WriteMegatronObjects(TorchCheckpointWriter& writer) const {
+  absl::Status WriteTorchFiles(const model_files::MegatronContents& contents) {
+    TESSERA_ASSIGN_OR_RETURN(
+        TorchCheckpointWriter writer,
+        TorchCheckpointWriter::Create(directory_, contents.tensors,
+                                      options_.max_shard_bytes));
     PickleWriter none;
     none.OpenList();
     none.None();
     none.CloseList();
     const std::string pickle = none.Finish();
-    for (const std::string& name :
-         model_files::MegatronObjects(reader_.config())) {
+    for (const std::string& name : contents.objects) {
       TESSERA_RETURN_IF_ERROR(writer.WriteObject(name, pickle));
     }
-    return absl::OkStatus();
+    return WriteWeights(writer);
   }
 
-  absl::StatusOr<std::vector<model_files::StoredTensor>> Tensors(
-      model_files::ElementType type) const {
+  std::vector<PiecePlace> PlacesOf(const LlamaParameter& parameter,
+                                   const HuggingFacePiece& piece) const {
     if (options_.files == WeightFiles::kTorchDist) {
-      return model_files::MegatronTensors(reader_.config(), type);
+      const model_files::ModelConfig& model = reader_.config();
+      return model_files::MegatronPlaces(model, parameter, piece,
+                                         model_files::MegatronLayersOf(model));
     }
-    return model_files::HuggingFaceTensors(reader_.config(), type);
-  }
-
-  absl::StatusOr<PiecePlace> PlaceOf(const LlamaParameter& parameter,
-                                     const HuggingFacePiece& piece) const {
-    if (options_.files == WeightFiles::kTorchDist) {
-      return model_files::MegatronPlace(reader_.config(), parameter, piece);
-    }
-    return PiecePlace{.name = piece.name};
+    return {{.name = piece.name, .stack = parameter.stack}};
   }
 
   template <typename Writer>
@@ -251,7 +243,7 @@ class Export {
   template <typename Writer>
   absl::Status WriteStack(const LlamaParameter& parameter,
                           const PiecePlace& place, Writer& writer) {
-    const model_files::StackedExperts& stack = *parameter.stack;
+    const model_files::StackedExperts& stack = *place.stack;
     const auto elements = static_cast<size_t>(stack.elements());
     const int64_t bytes = stack.elements() * SizeInBytes(options_.dtype);
     std::vector<float> file(elements);
@@ -274,8 +266,8 @@ class Export {
   template <typename Writer>
   absl::Status WritePiece(const LlamaParameter& parameter,
                           const HuggingFacePiece& piece, Writer& writer) {
-    TESSERA_ASSIGN_OR_RETURN(const PiecePlace place, PlaceOf(parameter, piece));
-    if (parameter.stack) return WriteStack(parameter, place, writer);
+    const std::vector<PiecePlace> places = PlacesOf(parameter, piece);
+    if (places[0].stack) return WriteStack(parameter, places[0], writer);
     const int64_t width = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
     const int64_t bytes = width * SizeInBytes(options_.dtype);
     const int64_t at_once = std::max<int64_t>(1, kChunkWeights / width);
@@ -293,15 +285,17 @@ class Export {
                                       std::as_bytes(std::span(weights_)),
                                       options_.dtype, converted_));
       const int64_t first = piece.source_row + row;
-      TESSERA_RETURN_IF_ERROR(place.VisitRuns(
-          first, first + rows,
-          [&](int64_t tensor_row, int64_t piece_row, int64_t run) {
-            return writer.Write(
-                place.name, tensor_row * bytes,
-                std::span<const std::byte>(converted_)
-                    .subspan(static_cast<size_t>((piece_row - first) * bytes),
-                             static_cast<size_t>(run * bytes)));
-          }));
+      for (const PiecePlace& place : places) {
+        TESSERA_RETURN_IF_ERROR(place.VisitRuns(
+            first, first + rows,
+            [&](int64_t tensor_row, int64_t piece_row, int64_t run) {
+              return writer.Write(
+                  place.name, tensor_row * bytes,
+                  std::span<const std::byte>(converted_)
+                      .subspan(static_cast<size_t>((piece_row - first) * bytes),
+                               static_cast<size_t>(run * bytes)));
+            }));
+      }
     }
     return absl::OkStatus();
   }
@@ -594,6 +588,9 @@ absl::Status ExportModel(const std::string& checkpoint,
   }
   TESSERA_ASSIGN_OR_RETURN(const std::unique_ptr<train::ModelReader> reader,
                            train::ModelReader::Open(checkpoint));
+  if (options.files == WeightFiles::kTorchDist) {
+    TESSERA_RETURN_IF_ERROR(model_files::CheckMegatron(reader->config()));
+  }
   std::unique_ptr<train::ModelReader> best;
   if (!options.best.empty()) {
     TESSERA_ASSIGN_OR_RETURN(best, train::ModelReader::Open(options.best));

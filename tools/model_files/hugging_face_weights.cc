@@ -42,49 +42,58 @@ std::vector<int64_t> BlocksShape(const StackedExperts& stack) {
   return shape;
 }
 
+// The tensors of Megatron-LM that may hold a piece.
+std::vector<PiecePlace> MegatronCandidatesFor(const ModelConfig& config,
+                                              const LlamaParameter& parameter,
+                                              const HuggingFacePiece& piece) {
+  std::vector<PiecePlace> found =
+      MegatronPlaces(config, parameter, piece, MegatronLayers::kInOneTensor);
+  for (PiecePlace& place :
+       MegatronPlaces(config, parameter, piece, MegatronLayers::kApart)) {
+    found.push_back(std::move(place));
+  }
+  return found;
+}
+
 // The tensors that may hold a piece, in the order of preference.
 std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
                                       const LlamaParameter& parameter,
                                       const HuggingFacePiece& piece) {
-  std::vector<int64_t> shape = parameter.shape;
-  shape[0] = piece.rows;
-  std::vector<PiecePlace> found = {{piece.name, shape}};
-  if (parameter.stack) {
-    found = {{piece.name, parameter.stack->FileShape()}};
-    const int64_t columns = parameter.stack->columns;
-    if (columns > 0 && columns % kMxfp4Group == 0) {
-      found.push_back(
-          {absl::StrCat(piece.name, kBlocks), BlocksShape(*parameter.stack)});
-    }
+  PiecePlace usual = {
+      .name = piece.name, .shape = parameter.shape, .stack = parameter.stack};
+  usual.shape[0] = piece.rows;
+  if (usual.stack) usual.shape = usual.stack->FileShape();
+  std::vector<PiecePlace> found = {usual};
+  const auto add = [&](std::string name) -> PiecePlace& {
+    found.push_back(usual);
+    found.back().name = std::move(name);
+    return found.back();
+  };
+  if (usual.stack && usual.stack->columns > 0 &&
+      usual.stack->columns % kMxfp4Group == 0) {
+    add(absl::StrCat(piece.name, kBlocks)).shape = BlocksShape(*usual.stack);
   }
   if (piece.name == kEmbedding && config.tied_embeddings) {
-    found.push_back({std::string(kHead), shape});
+    add(std::string(kHead));
   }
   const std::string mlp =
       absl::StrCat("model.layers.", parameter.layer, ".mlp.");
   const bool is_down = parameter.part == LlamaPart::kExpertsDown;
   if (parameter.part == LlamaPart::kRouter) {
-    found.push_back({absl::StrCat(mlp, "gate.weight"), shape});
-  } else if (!parameter.stack &&
+    add(absl::StrCat(mlp, "gate.weight"));
+  } else if (!usual.stack &&
              (is_down || parameter.part == LlamaPart::kExpertsGateUp)) {
     const int64_t experts = config.mixture.experts;
-    found.push_back(
-        {absl::StrCat(mlp,
-                      is_down ? "experts.down_proj" : "experts.gate_up_proj"),
-         {experts, parameter.shape[0] / experts, parameter.shape[1]},
-         piece.target_row});
+    PiecePlace& place = add(absl::StrCat(
+        mlp, is_down ? "experts.down_proj" : "experts.gate_up_proj"));
+    place.shape = {experts, parameter.shape[0] / experts, parameter.shape[1]};
+    place.row = piece.target_row;
   }
   for (size_t i = 0, named = found.size(); i < named; ++i) {
     const std::string bare(absl::StripPrefix(found[i].name, "model."));
     if (bare == found[i].name) continue;
-    found.push_back({bare, found[i].shape, found[i].row});
-  }
-  absl::StatusOr<PiecePlace> megatron = MegatronPlace(config, parameter, piece);
-  if (!megatron.ok()) return found;
-  found.push_back(*megatron);
-  if (parameter.part == LlamaPart::kMlpNorm) {
-    megatron->name = kMegatronMlpNorm;  // Without Transformer Engine.
-    found.push_back(*megatron);
+    found.push_back(found[i]);
+    found.back().name = bare;
   }
   return found;
 }
@@ -237,6 +246,10 @@ absl::Status HuggingFaceWeights::ReadTensorRows(std::string_view name,
 }
 
 absl::Status HuggingFaceWeights::FindPlaces() {
+  is_megatron_ = Find(kMegatronEmbedding) != nullptr;
+  if (is_megatron_) {
+    TESSERA_RETURN_IF_ERROR(CheckMegatron(config_.model));
+  }
   for (const LlamaParameter& parameter : LlamaParameters(config_.model)) {
     for (const HuggingFacePiece& piece : parameter.pieces) {
       TESSERA_RETURN_IF_ERROR(FindPlace(parameter, piece));
@@ -247,7 +260,10 @@ absl::Status HuggingFaceWeights::FindPlaces() {
 
 absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
                                            const HuggingFacePiece& piece) {
-  for (PiecePlace& candidate : CandidatesFor(config_.model, parameter, piece)) {
+  std::vector<PiecePlace> candidates =
+      is_megatron_ ? MegatronCandidatesFor(config_.model, parameter, piece)
+                   : CandidatesFor(config_.model, parameter, piece);
+  for (PiecePlace& candidate : candidates) {
     const StoredTensor* const found = Find(candidate.name);
     if (found == nullptr) continue;
     if (!Fits(*found, candidate)) {
@@ -262,10 +278,10 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
       const StoredTensor* const of_blocks = Find(scales);
       if (of_blocks == nullptr || found->type != ElementType::kU8 ||
           of_blocks->type != ElementType::kU8 ||
-          of_blocks->shape != ScalesShape(*parameter.stack)) {
+          of_blocks->shape != ScalesShape(*candidate.stack)) {
         return absl::DataLossError(absl::StrCat(
             "tensor ", Quoted(candidate.name), " needs ", Quoted(scales),
-            " of [", absl::StrJoin(ScalesShape(*parameter.stack), ", "),
+            " of [", absl::StrJoin(ScalesShape(*candidate.stack), ", "),
             "], both of U8"));
       }
     }
@@ -273,7 +289,8 @@ absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
     places_[piece.name] = std::move(candidate);
     return absl::OkStatus();
   }
-  return absl::NotFoundError(absl::StrCat("no tensor ", Quoted(piece.name),
+  return absl::NotFoundError(absl::StrCat("no tensor ",
+                                          Quoted(candidates.front().name),
                                           ", which its config.json needs"));
 }
 
@@ -364,9 +381,9 @@ absl::Status HuggingFaceWeights::Scale(std::string_view name, int64_t first,
 
 // Reads the matrix [rows, columns] of an expert.
 absl::Status HuggingFaceWeights::ReadExpert(const PiecePlace& place,
-                                            const StackedExperts& stack,
                                             int64_t expert,
                                             std::vector<float>& matrix) const {
+  const StackedExperts& stack = *place.stack;
   const int64_t rows = stack.rows, width = stack.width();
   std::vector<float> file(static_cast<size_t>(stack.elements()));
   matrix.resize(file.size());
@@ -401,11 +418,10 @@ absl::Status HuggingFaceWeights::ReadExpert(const PiecePlace& place,
 }
 
 // Reads the rows [begin, end) of stacked experts.
-absl::Status HuggingFaceWeights::ReadStacked(const LlamaParameter& parameter,
+absl::Status HuggingFaceWeights::ReadStacked(const PiecePlace& place,
                                              int64_t begin, int64_t end,
                                              std::span<float> target) const {
-  const StackedExperts& stack = *parameter.stack;
-  const PiecePlace& place = places_.at(parameter.pieces[0].name);
+  const StackedExperts& stack = *place.stack;
   LastExpert& last = *last_expert_;
   const std::lock_guard lock(last.mutex);
   auto to = target.begin();
@@ -413,7 +429,7 @@ absl::Status HuggingFaceWeights::ReadStacked(const LlamaParameter& parameter,
     const int64_t expert = begin / stack.rows, row = begin % stack.rows;
     if (last.expert != expert || last.name != place.name) {
       last.expert = -1;
-      TESSERA_RETURN_IF_ERROR(ReadExpert(place, stack, expert, last.matrix));
+      TESSERA_RETURN_IF_ERROR(ReadExpert(place, expert, last.matrix));
       last.name = place.name;
       last.expert = expert;
     }
@@ -435,9 +451,6 @@ absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
       MakeLlamaParameter(config_.model, part, layer);
   TESSERA_RETURN_IF_ERROR(
       CheckRows(parameter, row_begin, row_end, target.size()));
-  if (parameter.stack) {
-    return ReadStacked(parameter, row_begin, row_end, target);
-  }
   const int64_t columns = parameter.shape.size() == 2 ? parameter.shape[1] : 1;
   for (const HuggingFacePiece& piece :
        PiecesOfRows(parameter, row_begin, row_end)) {
@@ -445,8 +458,13 @@ absl::Status HuggingFaceWeights::Read(LlamaPart part, int64_t layer,
         static_cast<size_t>((piece.target_row - row_begin) * columns),
         static_cast<size_t>(piece.rows * columns));
     const PiecePlace& place = places_.at(piece.name);
+    const int64_t end = piece.source_row + piece.rows;
+    if (place.stack) {
+      TESSERA_RETURN_IF_ERROR(ReadStacked(place, piece.source_row, end, some));
+      continue;
+    }
     TESSERA_RETURN_IF_ERROR(place.VisitRuns(
-        piece.source_row, piece.source_row + piece.rows,
+        piece.source_row, end,
         [&](int64_t tensor_row, int64_t piece_row, int64_t rows) {
           return ReadRun(
               place.name, tensor_row, parameter.shape,

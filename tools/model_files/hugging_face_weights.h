@@ -101,10 +101,10 @@ class HuggingFaceWeights {
                        std::vector<int64_t> shape,
                        std::span<float> target) const;
 
-  absl::Status ReadExpert(const PiecePlace& place, const StackedExperts& stack,
-                          int64_t expert, std::vector<float>& matrix) const;
-  absl::Status ReadStacked(const LlamaParameter& parameter, int64_t begin,
-                           int64_t end, std::span<float> target) const;
+  absl::Status ReadExpert(const PiecePlace& place, int64_t expert,
+                          std::vector<float>& matrix) const;
+  absl::Status ReadStacked(const PiecePlace& place, int64_t begin, int64_t end,
+                           std::span<float> target) const;
 
   absl::Status FindPlaces();
   absl::Status FindPlace(const LlamaParameter& parameter,
@@ -114,6 +114,7 @@ class HuggingFaceWeights {
   HuggingFaceConfig config_;
   ModelSource source_;
   Tensors tensors_;
+  bool is_megatron_ = false;  // The names are those of megatron_names.h.
   absl::flat_hash_map<std::string, PiecePlace>
       places_;  // By name in llama_names.h.
   std::unique_ptr<LastExpert> last_expert_;

@@ -1,56 +1,74 @@
 #include "tools/model_files/megatron_names.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "absl/strings/str_join.h"
 #include "tools/model_files/architectures.h"
 
 namespace tessera::model_files {
 namespace {
 
-// The name of the tensor that holds a part; empty if there is none.
-std::string_view NameOf(const ModelConfig& config, LlamaPart part) {
-  switch (part) {
-    case LlamaPart::kEmbedding:
-      return kMegatronEmbedding;
-    case LlamaPart::kAttentionNorm:
-      return "decoder.layers.self_attention.linear_qkv.layer_norm_weight";
-    case LlamaPart::kQkv:
-      return "decoder.layers.self_attention.linear_qkv.weight";
-    case LlamaPart::kQkvBias:
-      return "decoder.layers.self_attention.linear_qkv.bias";
-    case LlamaPart::kAttentionOutput:
-      return "decoder.layers.self_attention.linear_proj.weight";
-    case LlamaPart::kAttentionOutputBias:
-      return "decoder.layers.self_attention.linear_proj.bias";
-    case LlamaPart::kQueryNorm:
-      return "decoder.layers.self_attention.q_layernorm.weight";
-    case LlamaPart::kKeyNorm:
-      return "decoder.layers.self_attention.k_layernorm.weight";
-    case LlamaPart::kMlpNorm:
-      return config.mixture.experts > 0 ? kMegatronMixtureNorm
-                                        : kMegatronMlpNorm;
-    case LlamaPart::kGateUp:
-      return "decoder.layers.mlp.linear_fc1.weight";
-    case LlamaPart::kDown:
-      return "decoder.layers.mlp.linear_fc2.weight";
-    case LlamaPart::kRouter:
-      return "decoder.layers.mlp.router.weight";
-    case LlamaPart::kExpertsGateUp:
-      return "decoder.layers.mlp.experts.experts.linear_fc1.weight";
-    case LlamaPart::kExpertsDown:
-      return "decoder.layers.mlp.experts.experts.linear_fc2.weight";
-    case LlamaPart::kFinalNorm:
-      return "decoder.final_layernorm.weight";
-    case LlamaPart::kHead:
-      return kMegatronHead;
-    default:
-      return "";
-  }
+// A tensor of a part; in layers, its name follows that of the layer. A norm has
+// several, because Transformer Engine's modules fuse it with the product that
+// follows and others do not.
+struct Row {
+  LlamaPart part;
+  std::string_view name;
+  // If given, only for the pieces whose Hugging Face names contain it.
+  std::string_view source = {};
+};
+
+constexpr Row kRows[] = {
+    {LlamaPart::kEmbedding, kMegatronEmbedding},
+    {LlamaPart::kAttentionNorm, "self_attention.linear_qkv.layer_norm_weight"},
+    {LlamaPart::kAttentionNorm, "input_layernorm.weight"},
+    {LlamaPart::kQkv, "self_attention.linear_qkv.weight"},
+    {LlamaPart::kQkvBias, "self_attention.linear_qkv.bias"},
+    {LlamaPart::kAttentionOutput, "self_attention.linear_proj.weight"},
+    {LlamaPart::kAttentionOutputBias, "self_attention.linear_proj.bias"},
+    {LlamaPart::kQueryNorm, "self_attention.q_layernorm.weight"},
+    {LlamaPart::kQueryNorm, "self_attention.linear_q_up_proj.layer_norm_weight",
+     "q_a_layernorm"},
+    {LlamaPart::kKeyNorm, "self_attention.k_layernorm.weight", "k_norm"},
+    {LlamaPart::kKeyNorm, "self_attention.kv_layernorm.weight",
+     "kv_a_layernorm"},
+    {LlamaPart::kKeyNorm, "self_attention.linear_kv_up_proj.layer_norm_weight",
+     "kv_a_layernorm"},
+    {LlamaPart::kSinks, "self_attention.core_attention.softmax_offset"},
+    {LlamaPart::kLatentDown, "self_attention.linear_q_down_proj.weight",
+     "q_a_proj"},
+    {LlamaPart::kLatentDown, "self_attention.linear_kv_down_proj.weight",
+     "kv_a_proj"},
+    {LlamaPart::kQueryUp, "self_attention.linear_q_up_proj.weight", "q_b_proj"},
+    {LlamaPart::kQueryUp, "self_attention.linear_q_proj.weight", "q_proj"},
+    {LlamaPart::kKvUp, "self_attention.linear_kv_up_proj.weight"},
+    {LlamaPart::kMlpNorm, "mlp.linear_fc1.layer_norm_weight"},
+    {LlamaPart::kMlpNorm, "pre_mlp_layernorm.weight"},
+    {LlamaPart::kGateUp, "mlp.linear_fc1.weight"},
+    {LlamaPart::kDown, "mlp.linear_fc2.weight"},
+    {LlamaPart::kRouter, "mlp.router.weight"},
+    {LlamaPart::kRouterBias, "mlp.router.expert_bias"},
+    {LlamaPart::kRouterLogitBias, "mlp.router.bias"},
+    {LlamaPart::kExpertsGateUp, "mlp.experts.experts.linear_fc1.weight"},
+    {LlamaPart::kExpertsGateUpBias, "mlp.experts.experts.linear_fc1.bias"},
+    {LlamaPart::kExpertsDown, "mlp.experts.experts.linear_fc2.weight"},
+    {LlamaPart::kExpertsDownBias, "mlp.experts.experts.linear_fc2.bias"},
+    {LlamaPart::kSharedGateUp, "mlp.shared_experts.linear_fc1.weight"},
+    {LlamaPart::kSharedDown, "mlp.shared_experts.linear_fc2.weight"},
+    {LlamaPart::kFinalNorm, "decoder.final_layernorm.weight"},
+    {LlamaPart::kHead, kMegatronHead},
+};
+
+bool IsOfExperts(LlamaPart part) {
+  return part >= LlamaPart::kExpertsGateUp &&
+         part <= LlamaPart::kExpertsDownBias;
 }
 
 // The rows of queries, keys or values, which alternate by group of heads.
@@ -63,86 +81,131 @@ void PlaceInGroups(const ModelConfig& config, const HuggingFacePiece& piece,
     place.block = group_heads * config.head_size;
   } else {
     const bool is_key = piece.target_row == config.QueryRows();
-    place.row += (group_heads + (is_key ? 0 : 1)) * config.head_size;
+    place.row = (group_heads + (is_key ? 0 : 1)) * config.head_size;
+  }
+}
+
+// The place in a tensor of one layer, without its name.
+PiecePlace PlaceInLayer(const ModelConfig& config,
+                        const LlamaParameter& parameter,
+                        const HuggingFacePiece& piece) {
+  PiecePlace place = {.shape = parameter.shape, .row = piece.target_row};
+  if (parameter.part == LlamaPart::kQkv ||
+      parameter.part == LlamaPart::kQkvBias) {
+    PlaceInGroups(config, piece, place);
+  } else if (parameter.part == LlamaPart::kLatentDown) {  // Separate tensors.
+    place.shape[0] = piece.rows;
+    place.row = 0;
+  } else if (IsOfExperts(parameter.part)) {
+    place.shape[0] /= config.mixture.experts;
+    place.block = place.stride = place.shape[0];
+    place.shape.insert(place.shape.begin(), config.mixture.experts);
+  }
+  return place;
+}
+
+// Adds the names of a module's states, one for each index of the dimensions
+// that are layers and experts.
+void AddStates(std::string_view module, std::vector<int64_t> counts,
+               std::vector<std::string>& names) {
+  if (counts.empty()) counts = {1};
+  std::vector<std::string> indices = {""};
+  for (const int64_t count : counts) {
+    std::vector<std::string> longer;
+    for (const std::string& index : indices) {
+      for (int64_t i = 0; i < count; ++i) {
+        longer.push_back(absl::StrCat(index, index.empty() ? "" : ".", i));
+      }
+    }
+    indices = std::move(longer);
+  }
+  for (const std::string& index : indices) {
+    names.push_back(absl::StrCat(module, "._extra_state/shard_", index, "_",
+                                 absl::StrJoin(counts, ".")));
   }
 }
 
 }  // namespace
 
-absl::StatusOr<PiecePlace> MegatronPlace(const ModelConfig& config,
-                                         const LlamaParameter& parameter,
-                                         const HuggingFacePiece& piece) {
-  const LlamaPart part = parameter.part;
-  const std::string_view name = NameOf(config, part);
+absl::Status CheckMegatron(const ModelConfig& config) {
+  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const char* const other = config.output_norms        ? "norms of outputs"
+                            : config.shared_qk_norm    ? "norms over all heads"
+                            : traits.fused_projections ? "fused projections"
+                            : !config.latent.interleaved
+                                ? "latent attention without rope_interleave"
+                                : nullptr;
+  if (other == nullptr) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      "a ", traits.title, " model with ", other,
+      " has no counterpart in the checkpoints of Megatron-LM; use safetensors "
+      "or dcp"));
+}
+
+MegatronLayers MegatronLayersOf(const ModelConfig& config) {
   const bool has_kinds =
       config.mixture.experts > 0 && config.mixture.dense_layers > 0;
-  if (name.empty() || has_kinds || config.shared_qk_norm || config.sinks ||
-      config.IsLatent() || TraitsOf(config.architecture).fused_projections) {
-    return absl::UnimplementedError(absl::StrCat(
-        parameter.name,
-        " in a checkpoint of Megatron-LM; supported are models whose layers "
-        "are all of one kind, without shared experts, norms of outputs, norms "
-        "over all heads, attention sinks, fused projections, and latent "
-        "attention"));
-  }
-  PiecePlace place = {.name = std::string(name), .shape = parameter.shape};
-  if (parameter.layer < 0) return place;
-  if (part == LlamaPart::kExpertsGateUp || part == LlamaPart::kExpertsDown) {
-    place.shape[0] /= config.mixture.experts;
-    place.shape.insert(place.shape.begin(), config.mixture.experts);
-  }
-  place.shape.insert(place.shape.begin(), config.layers);
-  place.row = parameter.layer * parameter.shape[0];
-  if (part == LlamaPart::kQkv || part == LlamaPart::kQkvBias) {
-    PlaceInGroups(config, piece, place);
-  } else {
-    place.row += piece.target_row;
-  }
-  return place;
+  return has_kinds ? MegatronLayers::kApart : MegatronLayers::kInOneTensor;
 }
 
-absl::StatusOr<std::vector<StoredTensor>> MegatronTensors(
-    const ModelConfig& config, ElementType type) {
-  std::vector<StoredTensor> tensors;
+std::vector<PiecePlace> MegatronPlaces(const ModelConfig& config,
+                                       const LlamaParameter& parameter,
+                                       const HuggingFacePiece& piece,
+                                       MegatronLayers layers) {
+  PiecePlace place = PlaceInLayer(config, parameter, piece);
+  std::string prefix;
+  if (parameter.layer >= 0 && layers == MegatronLayers::kApart) {
+    prefix = absl::StrCat("decoder.layers.", parameter.layer, ".");
+  } else if (parameter.layer >= 0) {
+    prefix = "decoder.layers.";
+    const bool is_own = parameter.part == LlamaPart::kLatentDown;
+    place.row += parameter.layer * (is_own ? piece.rows : parameter.shape[0]);
+    place.shape.insert(place.shape.begin(), config.layers);
+  }
+  std::vector<PiecePlace> places;
+  for (const Row& row : kRows) {
+    if (row.part != parameter.part ||
+        !absl::StrContains(piece.name, row.source))
+      continue;
+    place.name = absl::StrCat(prefix, row.name);
+    places.push_back(place);
+  }
+  return places;
+}
+
+MegatronContents MegatronContentsOf(const ModelConfig& config,
+                                    ElementType type) {
+  const MegatronLayers layers = MegatronLayersOf(config);
+  MegatronContents contents;
   absl::flat_hash_set<std::string> names;
+  const auto add = [&](const LlamaParameter& parameter, PiecePlace& place) {
+    if (!names.insert(place.name).second) return;
+    const std::vector<int64_t> counts(
+        place.shape.begin(), place.shape.end() - parameter.shape.size());
+    std::vector<std::string> modules = {
+        place.name.substr(0, place.name.rfind('.'))};
+    // The product before the output has no weights.
+    if (parameter.part == LlamaPart::kAttentionOutput) {
+      modules.push_back(absl::StrCat(
+          modules[0].substr(0, modules[0].rfind('.')), ".core_attention"));
+    }
+    for (const std::string& module : modules) {
+      if (!names.insert(module).second) continue;
+      AddStates(module, counts, contents.objects);
+    }
+    contents.tensors.push_back({.name = std::move(place.name),
+                                .type = type,
+                                .shape = std::move(place.shape)});
+  };
   for (const LlamaParameter& parameter : LlamaParameters(config)) {
     for (const HuggingFacePiece& piece : parameter.pieces) {
-      TESSERA_ASSIGN_OR_RETURN(PiecePlace place,
-                               MegatronPlace(config, parameter, piece));
-      if (!names.insert(place.name).second) continue;
-      tensors.push_back({.name = std::move(place.name),
-                         .type = type,
-                         .shape = std::move(place.shape)});
-    }
-  }
-  return tensors;
-}
-
-std::vector<std::string> MegatronObjects(const ModelConfig& config) {
-  std::vector<std::string> names;
-  const auto add = [&](std::string_view module, std::string_view index,
-                       std::string_view count) {
-    names.push_back(absl::StrCat("decoder.layers.", module,
-                                 "._extra_state/shard_", index, "_", count));
-  };
-  const std::string layers = absl::StrCat(config.layers);
-  const int64_t experts = config.mixture.experts;
-  for (int64_t i = 0; i < config.layers; ++i) {
-    const std::string layer = absl::StrCat(i);
-    for (const char* const module :
-         {"core_attention", "linear_proj", "linear_qkv"}) {
-      add(absl::StrCat("self_attention.", module), layer, layers);
-    }
-    for (const char* const product : {"linear_fc1", "linear_fc2"}) {
-      if (experts == 0) add(absl::StrCat("mlp.", product), layer, layers);
-      for (int64_t expert = 0; expert < experts; ++expert) {
-        add(absl::StrCat("mlp.experts.experts.", product),
-            absl::StrCat(layer, ".", expert),
-            absl::StrCat(layers, ".", experts));
+      for (PiecePlace& place :
+           MegatronPlaces(config, parameter, piece, layers)) {
+        add(parameter, place);
       }
     }
   }
-  return names;
+  return contents;
 }
 
 }  // namespace tessera::model_files

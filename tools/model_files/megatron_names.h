@@ -1,27 +1,21 @@
 // The tensors of Megatron-LM's distributed checkpoints
-// (--ckpt-format=torch_dist) that hold Tessera's parameters: a tensor has the
-// weights of all layers.
+// (--ckpt-format=torch_dist) that hold Tessera's parameters. Their names, by
+// part, are the table in megatron_names.cc.
+//
+// If the layers are of one kind, a tensor has the weights of all layers, one
+// after another; otherwise, as in DeepSeek with dense layers before mixtures,
+// each layer has its own tensor:
 //
 // clang-format off
-//   L: layers, G: groups of query heads, E: experts, other letters as in llama_names.h
-//   embedding.word_embeddings.weight                         vocab, hidden
-//   decoder.layers.self_attention.linear_qkv.layer_norm_weight   L, hidden
-//   decoder.layers.self_attention.linear_qkv.{weight,bias}       L, qkv, hidden
-//   decoder.layers.self_attention.{q,k}_layernorm.weight         L, head_size
-//   decoder.layers.self_attention.linear_proj.{weight,bias}      L, hidden, q
-//   decoder.layers.mlp.linear_fc1.layer_norm_weight              L, hidden
-//   decoder.layers.mlp.linear_fc1.weight                         L, 2m, hidden
-//   decoder.layers.mlp.linear_fc2.weight                         L, hidden, m
-//   decoder.layers.pre_mlp_layernorm.weight                      L, hidden
-//   decoder.layers.mlp.router.weight                             L, E, hidden
-//   decoder.layers.mlp.experts.experts.linear_fc1.weight         L, E, 2e, hidden
-//   decoder.layers.mlp.experts.experts.linear_fc2.weight         L, E, hidden, e
-//   decoder.final_layernorm.weight                           hidden
-//   output_layer.weight                                      vocab, hidden
+//   decoder.layers.mlp.router.weight                        layers, experts, hidden
+//   decoder.layers.mlp.experts.experts.linear_fc2.weight    layers, experts, hidden, e
+//   decoder.layers.7.mlp.router.weight                      experts, hidden
+//   decoder.layers.7.mlp.experts.experts.linear_fc2.weight  experts, hidden, e
 // clang-format on
 //
 // The rows of linear_qkv are ordered by group: the group's query heads, its key
-// head and its value head. The tables may have more rows than the vocabulary.
+// head and its value head. Those of linear_fc1 are the gates and then the ups,
+// of each expert. The tables may have more rows than the vocabulary.
 // Source: megatron-core 0.16, models/gpt/gpt_model.py and transformer/.
 #ifndef TESSERA_TOOLS_MODEL_FILES_MEGATRON_NAMES_H_
 #define TESSERA_TOOLS_MODEL_FILES_MEGATRON_NAMES_H_
@@ -30,7 +24,7 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/model_config.h"
 #include "tools/model_files/piece_place.h"
@@ -41,26 +35,34 @@ namespace tessera::model_files {
 inline constexpr std::string_view kMegatronEmbedding =
     "embedding.word_embeddings.weight";
 inline constexpr std::string_view kMegatronHead = "output_layer.weight";
-// The norms before an MLP and, with Transformer Engine, before a mixture.
-inline constexpr std::string_view kMegatronMlpNorm =
-    "decoder.layers.mlp.linear_fc1.layer_norm_weight";
-inline constexpr std::string_view kMegatronMixtureNorm =
-    "decoder.layers.pre_mlp_layernorm.weight";
 
-// The place of a piece of a parameter in Megatron's files. Unimplemented, with
-// the parameter, if they have no such tensor.
-absl::StatusOr<PiecePlace> MegatronPlace(const ModelConfig& config,
-                                         const LlamaParameter& parameter,
-                                         const HuggingFacePiece& piece);
+// Unimplemented, with what Megatron's files cannot hold, if a model has it. The
+// functions below are for other models.
+absl::Status CheckMegatron(const ModelConfig& config);
 
-// The tensors of a model. Unimplemented, with the parameter or the layers, if
-// Megatron's files cannot hold it.
-absl::StatusOr<std::vector<StoredTensor>> MegatronTensors(
-    const ModelConfig& config, ElementType type);
+enum class MegatronLayers { kInOneTensor, kApart };
 
-// The names of the objects, each the list [None], that Megatron-LM expects
-// beside the tensors: the states of modules for fp8.
-std::vector<std::string> MegatronObjects(const ModelConfig& config);
+// How Megatron-LM saves the layers of a model.
+MegatronLayers MegatronLayersOf(const ModelConfig& config);
+
+// The places of a piece of a parameter in Megatron's files, each under a name
+// that it has in some modules: an export has all of them, a reader takes the
+// first one that it finds.
+std::vector<PiecePlace> MegatronPlaces(const ModelConfig& config,
+                                       const LlamaParameter& parameter,
+                                       const HuggingFacePiece& piece,
+                                       MegatronLayers layers);
+
+struct MegatronContents {
+  std::vector<StoredTensor> tensors = {};
+  // The names of the objects, each the list [None], that Megatron-LM expects
+  // beside the tensors: the states of modules for fp8.
+  std::vector<std::string> objects = {};
+};
+
+// What an export of a model holds.
+MegatronContents MegatronContentsOf(const ModelConfig& config,
+                                    ElementType type);
 
 }  // namespace tessera::model_files
 

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "tools/model_files/stacked_experts.h"
 
 namespace tessera::model_files {
 
@@ -22,6 +24,9 @@ struct PiecePlace {
   int64_t row = 0;
   int64_t block = 0;
   int64_t stride = 0;
+  // If given, the tensor stores the piece, a whole parameter, in this way, and
+  // the numbers above are not used.
+  std::optional<StackedExperts> stack = {};
 
   // Calls `visit` for each run of rows that are contiguous in the tensor among
   // the rows [begin, end) of the piece: their first row in the tensor, their

@@ -35,6 +35,12 @@ std::string NewDirectory(const std::string& name) {
   return path.string();
 }
 
+// The folder with the model.safetensors and config.json of a checkpoint of
+// testdata, "qwen2/dcp" for example.
+std::string ModelOf(const std::string& name) {
+  return absl::StrCat(kData, "/", fs::path(name).parent_path().string());
+}
+
 // A checkpoint of testdata with its config.json.
 std::string CopyOf(const std::string& name) {
   const std::string to = NewDirectory(name);
@@ -44,7 +50,7 @@ std::string CopyOf(const std::string& name) {
     fs::permissions(fs::path(to) / entry.path().filename(),
                     fs::perms::owner_write, fs::perm_options::add);
   }
-  fs::copy_file(absl::StrCat(kData, "/config.json"), to + "/config.json");
+  fs::copy_file(ModelOf(name) + "/config.json", to + "/config.json");
   return to;
 }
 
@@ -63,7 +69,7 @@ class OtherFilesTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(OtherFilesTest, WeightsEqualThoseOfSafetensors) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceWeights expected,
-                               HuggingFaceWeights::Open(kData));
+                               HuggingFaceWeights::Open(ModelOf(GetParam())));
   const std::string directory = CopyOf(GetParam());
   EXPECT_TRUE(IsHuggingFaceModel(directory));
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceWeights weights,
@@ -114,7 +120,9 @@ TEST_P(OtherFilesTest, CorruptedMetadataIsReadOrRejected) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, OtherFilesTest,
-                         testing::Values("dcp", "torch_dist"));
+                         testing::Values("qwen2/dcp", "qwen2/torch_dist",
+                                         "deepseek_v3/torch_dist",
+                                         "gpt_oss/torch_dist"));
 
 // A tensor whose elements are their indices.
 std::vector<float> Counted(int64_t count) {
@@ -195,7 +203,7 @@ TEST(TorchCheckpointTest, RejectsInvalidWrites) {
 }
 
 TEST(TorchCheckpointTest, RejectsTwoModels) {
-  const std::string directory = CopyOf("dcp");
+  const std::string directory = CopyOf("qwen2/dcp");
   for (const auto& entry : fs::directory_iterator(directory)) {
     if (entry.path().filename() != "config.json") fs::remove(entry.path());
   }

@@ -85,6 +85,9 @@ expect_usage_error list checkpoints --element=embedding.weight
 grep -q "expected NAME:INDEX, such as embedding.weight:17" err || fail "element: $(cat err)"
 expect_usage_error list checkpoints --element=a:1 --place=b:2
 expect_error 2 list checkpoints --element=embedding.weight:99999999
+sed -i 's/"llama"/"olmo2"/; s/LlamaFor/Olmo2For/' torch_dist/config.json
+expect_usage_error import torch_dist x
+grep -q "OLMo 2 models with norms of outputs have no counterpart in Megatron-LM's torch_dist checkpoints" err || fail "olmo2: $(cat err)"
 expect_usage_error verify checkpoints word
 expect_error 1 verify missing
 expect_error 1 list checkpoints --holders=layers.0.mlp.down.weigh

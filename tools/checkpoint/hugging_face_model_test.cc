@@ -317,18 +317,14 @@ TEST(ExportModelTest, RoundTripsGptOssOverMeshes) {
       const std::string path,
       ImportModel(directory + "/hf", directory + "/imported",
                   {.mesh = {.dp = 2, .pp = 2, .tp = 2, .ep = 2}, .zero = 1}));
-  for (const WeightFiles files :
-       {WeightFiles::kSafetensors, WeightFiles::kDcp}) {
+  for (const WeightFiles files : {WeightFiles::kSafetensors, WeightFiles::kDcp,
+                                  WeightFiles::kTorchDist}) {
     const std::string to =
         absl::StrCat(directory, "/", static_cast<int>(files));
     TESSERA_ASSERT_OK(
         ExportModel(path, to, {.files = files, .max_shard_bytes = 5000}));
     ExpectSameWeights(directory + "/hf", to);
   }
-  EXPECT_THAT(
-      ExportModel(path, directory + "/megatron",
-                  {.files = WeightFiles::kTorchDist}),
-      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("attention sinks")));
 }
 
 class TorchFilesTest : public testing::TestWithParam<WeightFiles> {};
@@ -348,33 +344,52 @@ TEST_P(TorchFilesTest, RoundTripBitForBit) {
   ExpectSameWeights(kModel, to);
 }
 
+// Mixtures in all layers and after a dense one, with shared experts and biases
+// of the choice, with and without latent attention.
 TEST_P(TorchFilesTest, RoundTripsMixtures) {
-  const std::string directory = NewRunDirectory("torch_mixture");
-  train::RunOptions options = train::testing::SmallMixture();
-  options.model.mixture.dense_layers = 0;
-  options.model.mixture.shared_intermediate = 0;
-  options.model.mixture.sigmoid = false;
-  options.router_bias_rate = 0;
-  options.model.architecture = model_files::Architecture::kQwen3Moe;
-  TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
-  TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
-  const std::string to = directory + "/export";
-  TESSERA_ASSERT_OK(
-      ExportModel(directory + "/ckpt", to, {.files = GetParam()}));
-  ExpectSameWeights(directory + "/hf", to);
+  train::RunOptions plain = train::testing::SmallMixture();
+  plain.model.mixture.dense_layers = 0;
+  plain.model.mixture.shared_intermediate = 0;
+  plain.model.mixture.sigmoid = false;
+  plain.router_bias_rate = 0;
+  plain.model.architecture = model_files::Architecture::kQwen3Moe;
+  int count = 0;
+  for (const train::RunOptions& options :
+       {plain, train::testing::SmallMixture(),
+        train::testing::SmallDeepSeek(/*has_query_latent=*/false),
+        train::testing::SmallDeepSeek(/*has_query_latent=*/true)}) {
+    SCOPED_TRACE(++count);
+    const std::string directory = NewRunDirectory("torch_mixture");
+    TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
+    TESSERA_ASSERT_OK(ExportModel(directory + "/ckpt", directory + "/hf", {}));
+    const std::string to = directory + "/export";
+    TESSERA_ASSERT_OK(
+        ExportModel(directory + "/ckpt", to, {.files = GetParam()}));
+    ExpectSameWeights(directory + "/hf", to);
+  }
 }
 
-TEST(ExportModelTest, MegatronRefusesLayersOfSeveralKinds) {
-  const std::string directory = NewRunDirectory("kinds");
-  TESSERA_ASSERT_OK(
-      TrainAndSave(train::testing::SmallMixture(), directory + "/ckpt")
-          .status());
-  EXPECT_THAT(ExportModel(directory + "/ckpt", directory + "/export",
-                          {.files = WeightFiles::kTorchDist}),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("layers are all of one kind")));
-  EXPECT_FALSE(fs::exists(directory + "/export"));
-  EXPECT_FALSE(fs::exists(directory + "/export.writing"));
+TEST(ExportModelTest, RejectsMegatronFilesForOtherModels) {
+  const std::string directory = NewRunDirectory("other");
+  train::RunOptions norms = train::testing::SmallRun();
+  norms.model.architecture = model_files::Architecture::kOlmo2;
+  norms.model.qk_norm = norms.model.shared_qk_norm = true;
+  norms.model.input_norms = false;
+  norms.model.output_norms = true;
+  train::RunOptions halves = train::testing::SmallDeepSeek(true);
+  halves.model.latent.interleaved = false;
+  for (const auto& [options, reason] :
+       {std::pair(norms, "OLMo 2 models with norms of outputs have no"),
+        std::pair(halves, "latent attention without rope_interleave")}) {
+    fs::remove_all(directory + "/ckpt");
+    TESSERA_ASSERT_OK(TrainAndSave(options, directory + "/ckpt").status());
+    EXPECT_THAT(
+        ExportModel(directory + "/ckpt", directory + "/export",
+                    {.files = WeightFiles::kTorchDist}),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(reason)));
+    EXPECT_FALSE(fs::exists(directory + "/export"));
+    EXPECT_FALSE(fs::exists(directory + "/export.writing"));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TorchFilesTest,

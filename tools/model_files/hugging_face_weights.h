@@ -65,7 +65,8 @@ class HuggingFaceWeights {
   // the name, if a file or a tensor that config.json requires is missing;
   // DataLoss if a file is malformed, a tensor has the wrong shape, or the two
   // tables differ; Unimplemented for a model that ParseHuggingFaceConfig does
-  // not support and for a tensor of a type without a DType.
+  // not support and for a tensor of a type without a DType; InvalidArgument for
+  // a checkpoint of Megatron-LM that CheckMegatron rejects.
   static absl::StatusOr<HuggingFaceWeights> Open(const std::string& directory);
 
   const HuggingFaceConfig& config() const { return config_; }

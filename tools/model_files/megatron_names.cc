@@ -136,10 +136,10 @@ absl::Status CheckMegatron(const ModelConfig& config) {
                                 ? "latent attention without rope_interleave"
                                 : nullptr;
   if (other == nullptr) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(
-      "a ", traits.title, " model with ", other,
-      " has no counterpart in the checkpoints of Megatron-LM; use safetensors "
-      "or dcp"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      traits.title, " models with ", other,
+      " have no counterpart in Megatron-LM's torch_dist checkpoints; use "
+      "safetensors or dcp"));
 }
 
 MegatronLayers MegatronLayersOf(const ModelConfig& config) {

@@ -36,8 +36,8 @@ inline constexpr std::string_view kMegatronEmbedding =
     "embedding.word_embeddings.weight";
 inline constexpr std::string_view kMegatronHead = "output_layer.weight";
 
-// Unimplemented, with what Megatron's files cannot hold, if a model has it. The
-// functions below are for other models.
+// InvalidArgument, with what Megatron's files cannot hold, if a model has it.
+// The functions below are for other models.
 absl::Status CheckMegatron(const ModelConfig& config);
 
 enum class MegatronLayers { kInOneTensor, kApart };

@@ -78,7 +78,7 @@ def add_experts(hf, config, old, new, state):
     state[new + "mlp.router.weight"] = hf[old + ("mlp.router.weight" if is_gpt_oss else "mlp.gate.weight")]
     if is_gpt_oss:
         state[new + "mlp.router.bias"] = hf[old + "mlp.router.bias"]
-    for expert in range(config.num_local_experts):
+    for expert in range(len(hf[old + "mlp.experts.down_proj"])):
         to = f"{new}mlp.experts.local_experts.{expert}."
         for product, source in (("linear_fc1", "gate_up_proj"), ("linear_fc2", "down_proj")):
             weight = hf[f"{old}mlp.experts.{source}"][expert]
@@ -161,7 +161,7 @@ def make_megatron(config, tensor_parallel, expert_parallel=1, te_names=True):
             **common, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=config.q_lora_rank,
             kv_lora_rank=config.kv_lora_rank, qk_head_dim=config.qk_nope_head_dim, qk_pos_emb_head_dim=config.qk_rope_head_dim,
             v_head_dim=config.v_head_dim, rope_type="rope", num_moe_experts=config.n_routed_experts,
-            moe_layer_freq=[0] * dense + [1] * (config.num_hidden_layers - dense),
+            moe_layer_freq=[0] * dense + [1] * (config.num_hidden_layers - dense) if dense else 1,
             moe_ffn_hidden_size=config.moe_intermediate_size, moe_router_topk=config.num_experts_per_tok,
             moe_shared_expert_intermediate_size=config.n_shared_experts * config.moe_intermediate_size,
             moe_router_num_groups=config.n_group, moe_router_group_topk=config.topk_group, moe_router_enable_expert_bias=is_v3,

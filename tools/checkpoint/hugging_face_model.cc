@@ -225,7 +225,7 @@ class Export {
       return model_files::MegatronPlaces(model, parameter, piece,
                                          model_files::MegatronLayersOf(model));
     }
-    return {{.name = piece.name, .stack = parameter.stack}};
+    return {model_files::HuggingFacePlace(parameter, piece)};
   }
 
   template <typename Writer>

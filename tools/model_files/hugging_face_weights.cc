@@ -59,10 +59,7 @@ std::vector<PiecePlace> MegatronCandidatesFor(const ModelConfig& config,
 std::vector<PiecePlace> CandidatesFor(const ModelConfig& config,
                                       const LlamaParameter& parameter,
                                       const HuggingFacePiece& piece) {
-  PiecePlace usual = {
-      .name = piece.name, .shape = parameter.shape, .stack = parameter.stack};
-  usual.shape[0] = piece.rows;
-  if (usual.stack) usual.shape = usual.stack->FileShape();
+  const PiecePlace usual = HuggingFacePlace(parameter, piece);
   std::vector<PiecePlace> found = {usual};
   const auto add = [&](std::string name) -> PiecePlace& {
     found.push_back(usual);

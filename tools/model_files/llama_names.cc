@@ -403,14 +403,21 @@ std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
   return pieces;
 }
 
+PiecePlace HuggingFacePlace(const LlamaParameter& parameter,
+                            const HuggingFacePiece& piece) {
+  PiecePlace place = {
+      .name = piece.name, .shape = parameter.shape, .stack = parameter.stack};
+  place.shape[0] = piece.rows;
+  if (place.stack) place.shape = place.stack->FileShape();
+  return place;
+}
+
 std::vector<StoredTensor> HuggingFaceTensors(const ModelConfig& config,
                                              ElementType type) {
   std::vector<StoredTensor> tensors;
   const auto add_piece = [&](const LlamaParameter& parameter, size_t i) {
-    std::vector<int64_t> shape = parameter.shape;
-    shape[0] = parameter.pieces[i].rows;
-    if (parameter.stack) shape = parameter.stack->FileShape();
-    tensors.push_back({parameter.pieces[i].name, type, std::move(shape)});
+    PiecePlace place = HuggingFacePlace(parameter, parameter.pieces[i]);
+    tensors.push_back({std::move(place.name), type, std::move(place.shape)});
   };
   // A projection's bias follows its weight.
   const auto add = [&](LlamaPart part, int64_t layer = -1) {

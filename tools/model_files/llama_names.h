@@ -67,6 +67,7 @@
 #include <vector>
 
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/piece_place.h"
 #include "tools/model_files/safetensors_header.h"
 #include "tools/model_files/stacked_experts.h"
 
@@ -152,6 +153,10 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
 // The pieces of the rows [begin, end) of a parameter.
 std::vector<HuggingFacePiece> PiecesOfRows(const LlamaParameter& parameter,
                                            int64_t begin, int64_t end);
+
+// The tensor of a piece in the files of transformers.
+PiecePlace HuggingFacePlace(const LlamaParameter& parameter,
+                            const HuggingFacePiece& piece);
 
 // The tensors of a Hugging Face model with their full shapes, in the order of
 // its state_dict, except for latent attention. `config` must be valid.

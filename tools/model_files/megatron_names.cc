@@ -1,7 +1,7 @@
 #include "tools/model_files/megatron_names.h"
 
-#include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -129,13 +129,20 @@ void AddStates(std::string_view module, std::vector<int64_t> counts,
 
 absl::Status CheckMegatron(const ModelConfig& config) {
   const ArchitectureTraits& traits = TraitsOf(config.architecture);
-  const char* const other = config.output_norms        ? "norms of outputs"
-                            : config.shared_qk_norm    ? "norms over all heads"
-                            : traits.fused_projections ? "fused projections"
-                            : !config.latent.interleaved
-                                ? "latent attention without rope_interleave"
-                                : nullptr;
-  if (other == nullptr) return absl::OkStatus();
+  std::string_view other;
+  if (config.output_norms) {
+    other = "norms of outputs";
+  } else if (config.shared_qk_norm) {
+    other = "norms over all heads";
+  } else if (traits.fused_projections) {
+    other = "fused projections";
+  } else if (!config.latent.interleaved) {
+    other = "latent attention without rope_interleave";
+  } else if (config.output_bias != config.mixture.biases) {
+    other = "biases of the attention's output or of experts alone";
+  } else {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       traits.title, " models with ", other,
       " have no counterpart in Megatron-LM's torch_dist checkpoints; use "

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <random>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +16,9 @@
 #include "base/testing/text_mutator.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/hugging_face_weights.h"
+#include "tools/model_files/llama_names.h"
+#include "tools/model_files/megatron_names.h"
+#include "tools/model_files/model_config.h"
 #include "tools/model_files/pickle.h"
 #include "tools/model_files/torch_archive.h"
 
@@ -123,6 +126,34 @@ INSTANTIATE_TEST_SUITE_P(Files, OtherFilesTest,
                          testing::Values("qwen2/dcp", "qwen2/torch_dist",
                                          "deepseek_v3/torch_dist",
                                          "gpt_oss/torch_dist"));
+
+// The tensors of a reader hold each parameter once.
+TEST(MegatronNamesTest, NamesEveryParameterOfEveryPreset) {
+  for (const std::string_view preset : PresetNames()) {
+    TESSERA_ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                                 PresetConfig(preset));
+    ASSERT_THAT(CheckMegatron(config), IsOk()) << preset;
+    for (const MegatronLayers layers :
+         {MegatronLayers::kInOneTensor, MegatronLayers::kApart}) {
+      std::map<std::string, int64_t> counts;
+      for (const LlamaParameter& parameter : LlamaParameters(config)) {
+        for (const HuggingFacePiece& piece : parameter.pieces) {
+          const std::vector<PiecePlace> places =
+              MegatronPlaces(config, parameter, piece, layers);
+          ASSERT_FALSE(places.empty()) << preset << " " << piece.name;
+          int64_t& count = counts[places[0].name];
+          count = 1;
+          for (const int64_t size : places[0].shape) count *= size;
+        }
+      }
+      int64_t sum = 0;
+      for (const auto& [name, count] : counts) sum += count;
+      const bool has_kinds = config.mixture.dense_layers > 0;
+      if (has_kinds && layers == MegatronLayers::kInOneTensor) continue;
+      EXPECT_EQ(sum, config.ParameterCount()) << preset;
+    }
+  }
+}
 
 // A tensor whose elements are their indices.
 std::vector<float> Counted(int64_t count) {

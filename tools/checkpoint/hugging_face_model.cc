@@ -91,6 +91,13 @@ absl::Status SystemError(const std::error_code& error, const char* action,
       error.value(), absl::StrCat("cannot ", action, " ", QuotedPath(path)));
 }
 
+// Rounds weights to nearest in the type of an export.
+absl::Status Round(std::span<const float> weights, DType dtype,
+                   std::vector<std::byte>& rounded) {
+  rounded.resize(weights.size() * static_cast<size_t>(SizeInBytes(dtype)));
+  return Convert(DType::kF32, std::as_bytes(weights), dtype, rounded);
+}
+
 class Export {
  public:
   Export(train::ModelReader& reader, const std::string& directory,
@@ -248,15 +255,12 @@ class Export {
     const int64_t bytes = stack.elements() * SizeInBytes(options_.dtype);
     std::vector<float> file(elements);
     weights_.resize(elements);
-    converted_.resize(static_cast<size_t>(bytes));
     for (int64_t expert = 0; expert < stack.experts; ++expert) {
       TESSERA_RETURN_IF_ERROR(
           reader_.Read(parameter.part, parameter.layer, expert * stack.rows,
                        (expert + 1) * stack.rows, weights_));
       stack.ToFile(weights_, file);
-      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
-                                      std::as_bytes(std::span(file)),
-                                      options_.dtype, converted_));
+      TESSERA_RETURN_IF_ERROR(Round(file, options_.dtype, converted_));
       TESSERA_RETURN_IF_ERROR(
           writer.Write(place.name, expert * bytes, converted_));
     }
@@ -274,16 +278,13 @@ class Export {
     for (int64_t row = 0; row < piece.rows; row += at_once) {
       const int64_t rows = std::min(at_once, piece.rows - row);
       weights_.resize(static_cast<size_t>(rows * width));
-      converted_.resize(static_cast<size_t>(rows * bytes));
       const int64_t begin = piece.target_row + row;
       TESSERA_RETURN_IF_ERROR(reader_.Read(parameter.part, parameter.layer,
                                            begin, begin + rows, weights_));
       if (parameter.offset != 0) {
         for (float& w : weights_) w -= static_cast<float>(parameter.offset);
       }
-      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
-                                      std::as_bytes(std::span(weights_)),
-                                      options_.dtype, converted_));
+      TESSERA_RETURN_IF_ERROR(Round(weights_, options_.dtype, converted_));
       const int64_t first = piece.source_row + row;
       for (const PiecePlace& place : places) {
         TESSERA_RETURN_IF_ERROR(place.VisitRuns(
@@ -509,11 +510,7 @@ absl::Status WriteAdapter(train::ModelReader& reader, const std::string& base,
   std::vector<std::byte> converted;
   for (const auto& [parameter, adapter] : adapters) {
     for (const PeftFactor& factor : FactorsOf(parameter, adapter, lora.rank)) {
-      converted.resize(factor.values.size() *
-                       static_cast<size_t>(SizeInBytes(options.dtype)));
-      TESSERA_RETURN_IF_ERROR(Convert(DType::kF32,
-                                      std::as_bytes(std::span(factor.values)),
-                                      options.dtype, converted));
+      TESSERA_RETURN_IF_ERROR(Round(factor.values, options.dtype, converted));
       TESSERA_RETURN_IF_ERROR(writer.Write(factor.name, converted));
     }
   }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -243,23 +244,40 @@ absl::Status HuggingFaceWeights::ReadTensorRows(std::string_view name,
 }
 
 absl::Status HuggingFaceWeights::FindPlaces() {
-  is_megatron_ = Find(kMegatronEmbedding) != nullptr;
-  if (is_megatron_) {
+  const bool is_megatron = Find(kMegatronEmbedding) != nullptr;
+  if (is_megatron) {
     TESSERA_RETURN_IF_ERROR(CheckMegatron(config_.model));
   }
+  absl::flat_hash_set<std::string> names;
   for (const LlamaParameter& parameter : LlamaParameters(config_.model)) {
     for (const HuggingFacePiece& piece : parameter.pieces) {
-      TESSERA_RETURN_IF_ERROR(FindPlace(parameter, piece));
+      std::vector<PiecePlace> candidates =
+          is_megatron ? MegatronCandidatesFor(config_.model, parameter, piece)
+                      : CandidatesFor(config_.model, parameter, piece);
+      for (const PiecePlace& place : candidates) names.insert(place.name);
+      TESSERA_RETURN_IF_ERROR(FindPlace(piece, std::move(candidates)));
     }
   }
+  if (is_megatron) TESSERA_RETURN_IF_ERROR(CheckLayers(names));
   return CheckTiedTables();
 }
 
-absl::Status HuggingFaceWeights::FindPlace(const LlamaParameter& parameter,
-                                           const HuggingFacePiece& piece) {
-  std::vector<PiecePlace> candidates =
-      is_megatron_ ? MegatronCandidatesFor(config_.model, parameter, piece)
-                   : CandidatesFor(config_.model, parameter, piece);
+// A model of Megatron-LM is described by its arguments, which config.json may
+// contradict: without its biases, for example, it would be another one.
+absl::Status HuggingFaceWeights::CheckLayers(
+    const absl::flat_hash_set<std::string>& names) const {
+  for (const std::string& name : std::visit(
+           [](const auto& tensors) { return tensors.Names(); }, tensors_)) {
+    if (!absl::StartsWith(name, "decoder.") || names.contains(name)) continue;
+    return absl::DataLossError(
+        absl::StrCat("tensor ", Quoted(name),
+                     " is not in the model that its config.json describes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HuggingFaceWeights::FindPlace(const HuggingFacePiece& piece,
+                                           std::vector<PiecePlace> candidates) {
   for (PiecePlace& candidate : candidates) {
     const StoredTensor* const found = Find(candidate.name);
     if (found == nullptr) continue;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/tensor/tensor_view.h"
@@ -63,10 +64,11 @@ class HuggingFaceWeights {
   // Opens config.json and the weights of a directory; reads only headers,
   // and both tables of tied embeddings if the files have two. NotFound, with
   // the name, if a file or a tensor that config.json requires is missing;
-  // DataLoss if a file is malformed, a tensor has the wrong shape, or the two
-  // tables differ; Unimplemented for a model that ParseHuggingFaceConfig does
-  // not support and for a tensor of a type without a DType; InvalidArgument for
-  // a checkpoint of Megatron-LM that CheckMegatron rejects.
+  // DataLoss if a file is malformed, a tensor has the wrong shape, the two
+  // tables differ, or a layer of Megatron-LM has more than config.json says;
+  // Unimplemented for a model that ParseHuggingFaceConfig does not support and
+  // for a tensor of a type without a DType; InvalidArgument for a checkpoint of
+  // Megatron-LM that CheckMegatron rejects.
   static absl::StatusOr<HuggingFaceWeights> Open(const std::string& directory);
 
   const HuggingFaceConfig& config() const { return config_; }
@@ -108,14 +110,14 @@ class HuggingFaceWeights {
                            std::span<float> target) const;
 
   absl::Status FindPlaces();
-  absl::Status FindPlace(const LlamaParameter& parameter,
-                         const HuggingFacePiece& piece);
+  absl::Status FindPlace(const HuggingFacePiece& piece,
+                         std::vector<PiecePlace> candidates);
+  absl::Status CheckLayers(const absl::flat_hash_set<std::string>& names) const;
   absl::Status CheckTiedTables() const;
 
   HuggingFaceConfig config_;
   ModelSource source_;
   Tensors tensors_;
-  bool is_megatron_ = false;  // The names are those of megatron_names.h.
   absl::flat_hash_map<std::string, PiecePlace>
       places_;  // By name in llama_names.h.
   std::unique_ptr<LastExpert> last_expert_;

@@ -85,43 +85,39 @@ void PlaceInGroups(const ModelConfig& config, const HuggingFacePiece& piece,
   }
 }
 
-// The place in a tensor of one layer, without its name.
-PiecePlace PlaceInLayer(const ModelConfig& config,
-                        const LlamaParameter& parameter,
-                        const HuggingFacePiece& piece) {
+// The place in a tensor that has the parameters of `layer` layers before this
+// one, without the tensor's name and its dimension of layers.
+PiecePlace PlaceAfter(int64_t layer, const ModelConfig& config,
+                      const LlamaParameter& parameter,
+                      const HuggingFacePiece& piece) {
   PiecePlace place = {.shape = parameter.shape, .row = piece.target_row};
+  int64_t rows = parameter.shape[0];
   if (parameter.part == LlamaPart::kQkv ||
       parameter.part == LlamaPart::kQkvBias) {
     PlaceInGroups(config, piece, place);
   } else if (parameter.part == LlamaPart::kLatentDown) {  // Separate tensors.
-    place.shape[0] = piece.rows;
+    rows = place.shape[0] = piece.rows;
     place.row = 0;
   } else if (IsOfExperts(parameter.part)) {
     place.shape[0] /= config.mixture.experts;
     place.block = place.stride = place.shape[0];
     place.shape.insert(place.shape.begin(), config.mixture.experts);
   }
+  place.row += layer * rows;
   return place;
 }
 
 // Adds the names of a module's states, one for each index of the dimensions
 // that are layers and experts.
-void AddStates(std::string_view module, std::vector<int64_t> counts,
+void AddStates(std::string_view module, const std::vector<int64_t>& counts,
                std::vector<std::string>& names) {
-  if (counts.empty()) counts = {1};
-  std::vector<std::string> indices = {""};
-  for (const int64_t count : counts) {
-    std::vector<std::string> longer;
-    for (const std::string& index : indices) {
-      for (int64_t i = 0; i < count; ++i) {
-        longer.push_back(absl::StrCat(index, index.empty() ? "" : ".", i));
-      }
-    }
-    indices = std::move(longer);
-  }
-  for (const std::string& index : indices) {
-    names.push_back(absl::StrCat(module, "._extra_state/shard_", index, "_",
-                                 absl::StrJoin(counts, ".")));
+  const int64_t first = counts.empty() ? 1 : counts[0];
+  const int64_t second = counts.size() < 2 ? 1 : counts[1];
+  const std::string all = counts.empty() ? "1" : absl::StrJoin(counts, ".");
+  for (int64_t i = 0; i < first * second; ++i) {
+    names.push_back(absl::StrCat(module, "._extra_state/shard_", i / second));
+    if (counts.size() == 2) absl::StrAppend(&names.back(), ".", i % second);
+    absl::StrAppend(&names.back(), "_", all);
   }
 }
 
@@ -159,23 +155,22 @@ std::vector<PiecePlace> MegatronPlaces(const ModelConfig& config,
                                        const LlamaParameter& parameter,
                                        const HuggingFacePiece& piece,
                                        MegatronLayers layers) {
-  PiecePlace place = PlaceInLayer(config, parameter, piece);
-  std::string prefix;
-  if (parameter.layer >= 0 && layers == MegatronLayers::kApart) {
-    prefix = absl::StrCat("decoder.layers.", parameter.layer, ".");
-  } else if (parameter.layer >= 0) {
-    prefix = "decoder.layers.";
-    const bool is_own = parameter.part == LlamaPart::kLatentDown;
-    place.row += parameter.layer * (is_own ? piece.rows : parameter.shape[0]);
-    place.shape.insert(place.shape.begin(), config.layers);
-  }
+  const bool is_layer = parameter.layer >= 0;
+  const bool is_one = is_layer && layers == MegatronLayers::kInOneTensor;
+  PiecePlace place =
+      PlaceAfter(is_one ? parameter.layer : 0, config, parameter, piece);
+  if (is_one) place.shape.insert(place.shape.begin(), config.layers);
+  const std::string prefix =
+      is_one     ? "decoder.layers."
+      : is_layer ? absl::StrCat("decoder.layers.", parameter.layer, ".")
+                 : "";
   std::vector<PiecePlace> places;
   for (const Row& row : kRows) {
-    if (row.part != parameter.part ||
-        !absl::StrContains(piece.name, row.source))
-      continue;
-    place.name = absl::StrCat(prefix, row.name);
-    places.push_back(place);
+    if (row.part == parameter.part &&
+        absl::StrContains(piece.name, row.source)) {
+      place.name = absl::StrCat(prefix, row.name);
+      places.push_back(place);
+    }
   }
   return places;
 }

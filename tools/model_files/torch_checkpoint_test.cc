@@ -127,6 +127,19 @@ INSTANTIATE_TEST_SUITE_P(Files, OtherFilesTest,
                                          "deepseek_v3/torch_dist",
                                          "gpt_oss/torch_dist"));
 
+TEST(MegatronNamesTest, RejectsTensorsThatConfigDoesNotDescribe) {
+  const std::string directory = CopyOf("deepseek_v3/torch_dist");
+  TESSERA_ASSERT_OK_AND_ASSIGN(std::string config,
+                               ReadFile(directory + "/config.json", kMaxBytes));
+  const std::string layers = "\"num_hidden_layers\": ";
+  config.replace(config.find(layers + "2"), layers.size() + 1, layers + "1");
+  ASSERT_THAT(WriteFile(directory + "/config.json", config), IsOk());
+  EXPECT_THAT(HuggingFaceWeights::Open(directory),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("\"decoder.layers.1.input_layernorm.weight\" "
+                                 "is not in the model")));
+}
+
 // The tensors of a reader hold each parameter once.
 TEST(MegatronNamesTest, NamesEveryParameterOfEveryPreset) {
   for (const std::string_view preset : PresetNames()) {

@@ -128,8 +128,6 @@ absl::Status CheckMegatron(const ModelConfig& config) {
   std::string_view other;
   if (config.output_norms) {
     other = "norms of outputs";
-  } else if (config.shared_qk_norm) {
-    other = "norms over all heads";
   } else if (traits.fused_projections) {
     other = "fused projections";
   } else if (!config.latent.interleaved) {

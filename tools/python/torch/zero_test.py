@@ -98,6 +98,9 @@ class RankTest(unittest.TestCase):
             loss_of(model, batch_of(step, self.size, self.rank)).backward()
             optimizer.step()
             optimizer.zero_grad()
+
+    def values_after(self, model, optimizer, steps=3, first=0):
+        self.train(model, optimizer, steps, first)
         return self.values_of(optimizer)
 
     def reference(self, optimizer="adamw", steps=3, change=None, clip=0):
@@ -128,30 +131,30 @@ class RankTest(unittest.TestCase):
         for name, stage in itertools.product(OPTIMIZERS, STAGES):
             with self.subTest(name=name, stage=stage):
                 model = make()
-                self.assert_equal(self.train(model, self.shard(model, name, stage=stage)), self.reference(name)[0])
+                self.assert_equal(self.values_after(model, self.shard(model, name, stage=stage)), self.reference(name)[0])
 
     def test_ranks_start_from_the_values_of_rank_0(self):
         model = make(seed=self.rank)
         model.scale += self.rank
-        self.assert_equal(self.train(model, self.shard(model)), self.reference()[0])
+        self.assert_equal(self.values_after(model, self.shard(model)), self.reference()[0])
 
     def test_recomputed_layers(self):
         for reentrant, stage in itertools.product((False, True), (1, 3)):
             with self.subTest(reentrant=reentrant, stage=stage):
                 model = make(checkpointing=reentrant)
-                self.assert_equal(self.train(model, self.shard(model, stage=stage)), self.reference()[0])
+                self.assert_equal(self.values_after(model, self.shard(model, stage=stage)), self.reference()[0])
 
     def test_frozen_parameters(self):
         for checkpointing, stage in itertools.product((None, False), STAGES):
             with self.subTest(checkpointing=checkpointing, stage=stage):
                 model = make(checkpointing=checkpointing)
                 freeze(model)
-                self.assert_equal(self.train(model, self.shard(model, stage=stage)), self.reference(change=freeze)[0])
+                self.assert_equal(self.values_after(model, self.shard(model, stage=stage)), self.reference(change=freeze)[0])
 
     def test_units(self):
         for units in ([], [nn.Linear, nn.Embedding], [Block, nn.Linear]):
             model = make()
-            self.assert_equal(self.train(model, self.shard(model, units=units)), self.reference()[0])
+            self.assert_equal(self.values_after(model, self.shard(model, units=units)), self.reference()[0])
 
     def test_gradients_of_micro_batches_add_up(self):
         for stage, quiet in itertools.product(STAGES, (False, True)):
@@ -218,7 +221,7 @@ class RankTest(unittest.TestCase):
         results = []
         for stage, moments in itertools.product(STAGES, ("float32", "bfloat16", "int8")):
             model = make(dtype=torch.bfloat16)
-            results.append((moments, self.train(model, self.shard(model, stage=stage, moments=moments))))
+            results.append((moments, self.values_after(model, self.shard(model, stage=stage, moments=moments))))
         for moments in ("float32", "bfloat16", "int8"):
             first, *others = [values for name, values in results if name == moments]
             for other in others:
@@ -232,7 +235,7 @@ class RankTest(unittest.TestCase):
         torch.testing.assert_close(loss, loss_of(make(), batch_of(0, self.size, self.rank)).detach(), rtol=1e-12, atol=0)
         self.assertEqual(sum(parameter.numel() for parameter in model.parameters()), 0)
         loss_of(model, batch_of(0, self.size, self.rank))  # A forward pass without a backward pass.
-        self.assert_equal(self.train(model, optimizer), self.reference()[0])
+        self.assert_equal(self.values_after(model, optimizer), self.reference()[0])
 
     def test_checkpoints_are_loaded_by_other_stages_and_units(self):
         model = make()
@@ -240,13 +243,13 @@ class RankTest(unittest.TestCase):
         self.train(model, optimizer, 2)
         path = optimizer.save(self.directory, metadata={"data": "position 2"})
         self.assertEqual(os.path.dirname(path), self.directory)
-        expected = self.train(model, optimizer, 2, 2)
+        expected = self.values_after(model, optimizer, 2, 2)
         for stage, units in ((0, None), (3, None), (3, [])):
             other = make(seed=1)
             resumed = self.shard(other, stage=stage, units=units)
             self.assertEqual(resumed.load(self.directory)["data"], "position 2")
             self.assertEqual(resumed.steps, 2)
-            self.assert_equal(self.train(other, resumed, 2, 2), expected, 0)
+            self.assert_equal(self.values_after(other, resumed, 2, 2), expected, 0)
 
     def test_checkpoints_are_loaded_by_fewer_ranks(self):
         model = make()
@@ -262,12 +265,12 @@ class RankTest(unittest.TestCase):
 
     def test_offloaded_state_gives_the_same_bits(self):
         model = make()
-        expected = self.train(model, self.shard(model))
+        expected = self.values_after(model, self.shard(model))
         for codec in ("none", "lossless"):
             files = {"optimizer": True, "parameters": True, "gradients": True, "directory": self.directory, "codec": codec}
             model = make()
             optimizer = self.shard(model, offload=files)
-            self.assert_equal(self.train(model, optimizer), expected, 0)
+            self.assert_equal(self.values_after(model, optimizer), expected, 0)
             self.assertLess(optimizer.memory["current"], optimizer.memory["peak"])
 
     def test_memory_is_predicted(self):

@@ -1,6 +1,7 @@
 """Trains sharded modules on several processes and compares them with torch.optim on one process, and with FSDP2.
 
-    python zero_test.py [WORLD_SIZE]
+    python zero_test.py [WORLD_SIZE...]
+    torchrun ... zero_test.py  # On the ranks of torchrun.
 """
 
 import copy
@@ -342,14 +343,19 @@ class RankTest(unittest.TestCase):
         os.makedirs(self.directory, exist_ok=True)
 
 
-def run_rank(rank, size, port, root):
+def run_new_rank(rank, size, port, root):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    run_rank(root)
+
+
+def run_rank(root):
     torch.set_num_threads(1)
     global zero
     from tessera_torch import zero
 
     dist.init_process_group("tessera", timeout=datetime.timedelta(seconds=60))
-    RankTest.rank, RankTest.size, RankTest.root = rank, size, root
+    rank = dist.get_rank()
+    RankTest.rank, RankTest.size, RankTest.root = rank, dist.get_world_size(), root
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(RankTest)
     stream = sys.stderr if rank == 0 else open(os.devnull, "w")
     result = unittest.TextTestRunner(stream=stream, verbosity=2).run(suite)
@@ -361,13 +367,17 @@ def run_rank(rank, size, port, root):
 
 
 def main():
+    if "RANK" in os.environ:
+        root = os.path.join(tempfile.gettempdir(), f"zero-{os.environ['MASTER_PORT']}")
+        run_rank(root)
+        return shutil.rmtree(root, ignore_errors=True)
     for size in [int(size) for size in sys.argv[1:]] or (1, 3):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         root = tempfile.mkdtemp(prefix="zero-")
         try:
-            mp.spawn(run_rank, (size, port, root), nprocs=size)
+            mp.spawn(run_new_rank, (size, port, root), nprocs=size)
         finally:
             shutil.rmtree(root)
         print("passed on", size, "ranks")

@@ -83,6 +83,9 @@ class HostsTest(unittest.TestCase):
             for output in self.outputs_of(start(ranks, "programs_test.py", "rank", "--steps=25")):
                 self.assertIn("passed", output)
 
+    def test_sharded_modules_train(self):
+        self.outputs_of(start((2, 1), "zero_test.py"))
+
     def check_noticed(self, output, seconds, pattern):
         noticed = re.search(r"noticed (\S+) (.*)", output, re.S)
         self.assertIsNotNone(noticed, output)

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TWO_HOSTS = os.path.join(HERE, "../../launch/two_hosts.sh")
 DEADLINE = 240
 # torch's gloo finds no address by itself.
-USE_GLOO = ("smoke_test.py", "benchmark.py")
+USE_GLOO = ("smoke_test.py", "benchmark.py", "clients.py")
 PORTS = itertools.count(29500)
 
 

@@ -96,8 +96,10 @@ def main():
         readme = file.read()
     contents = {f"{name}/{os.path.basename(args.module)}": stripped(args.module)}
     for path in args.files:
+        base = os.path.basename(path)
         with open(path, "rb") as file:
-            contents[f"{name}/{os.path.basename(path)}"] = file.read()
+            # PACKAGE_*.py is a module beside the package.
+            contents[base if base.startswith(f"{name}_") else f"{name}/{base}"] = file.read()
     contents[f"{info}/METADATA"] = metadata(name, version, args, readme).encode()
     contents[f"{info}/WHEEL"] = (
         f"Wheel-Version: 1.0\nGenerator: tessera\nRoot-Is-Purelib: false\nTag: {tag}-{abi}-{platform}\n".encode()

@@ -7,6 +7,7 @@
     tessera.launch     starts the ranks of a program
     tessera.checkpoint the trainer's checkpoints as arrays of numpy or tensors; resharding, export, import
     tessera.optim      CPUAdamW, a torch.optim.Optimizer (imports torch)
+    tessera.zero       torch modules sharded over ranks (imports tessera_torch)
     tessera.errors     the exceptions
 
 Only modules that need torch import it.
@@ -34,10 +35,11 @@ __all__ = [
     "pipeline",
     "plan",
     "topology",
+    "zero",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "optim":
-        return importlib.import_module("tessera.optim")
+    if name in ("optim", "zero"):
+        return importlib.import_module(f"tessera.{name}")
     raise AttributeError(f"module 'tessera' has no attribute {name!r}")

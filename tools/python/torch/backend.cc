@@ -8,6 +8,8 @@
 //
 // Supports torch 2.12 to 2.15. The methods have names that exist in all of
 // these releases; newer releases forward their new names to them.
+#include "tools/python/torch/backend.h"
+
 #include <ATen/ATen.h>
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -44,8 +46,21 @@
 #include "tools/python/torch/process_group.h"
 #include "tools/python/torch/torch_network.h"
 #include "tools/python/torch/torch_store.h"
+#include "tools/python/torch/zero.h"
 
 namespace tessera::torch_backend {
+
+void Throw(const absl::Status& status, absl::Duration timeout) {
+  const std::string text =
+      absl::IsDeadlineExceeded(status)
+          ? absl::StrCat("tessera: Timed out waiting ",
+                         absl::ToInt64Milliseconds(timeout),
+                         "ms: ", status.message())
+          : absl::StrCat("tessera: ", status.ToString());
+  if (absl::IsInvalidArgument(status)) throw std::invalid_argument(text);
+  TORCH_CHECK_WITH(DistBackendError, false, text);
+}
+
 namespace {
 
 namespace py = pybind11;
@@ -59,24 +74,6 @@ using collectives::Reduction;
 using std::chrono::milliseconds;
 using Tensors = std::vector<at::Tensor>;
 using WorkPointer = c10::intrusive_ptr<c10d::Work>;
-
-// Invalid arguments raise a ValueError.
-template <typename... Parts>
-void Require(bool holds, const Parts&... parts) {
-  if (!holds) throw std::invalid_argument(absl::StrCat("tessera: ", parts...));
-}
-
-// The message of a timeout contains "Timed out", which torch's users look for.
-[[noreturn]] void Throw(const absl::Status& status, absl::Duration timeout) {
-  const std::string text =
-      absl::IsDeadlineExceeded(status)
-          ? absl::StrCat("tessera: Timed out waiting ",
-                         absl::ToInt64Milliseconds(timeout),
-                         "ms: ", status.message())
-          : absl::StrCat("tessera: ", status.ToString());
-  if (absl::IsInvalidArgument(status)) throw std::invalid_argument(text);
-  TORCH_CHECK_WITH(DistBackendError, false, text);
-}
 
 // The type in which a tensor is reduced. bool is reduced as bytes.
 DType ReducedType(at::ScalarType type) {
@@ -1205,12 +1202,11 @@ at::Tensor EmptyShared(c10d::ProcessGroup& group,
     Require(size >= 0, "a size of ", size);
     bytes *= size;
   }
-  auto* const owner =
-      new Owner{BackendOf(group).shared_communicator(), nullptr, {}};
+  auto* const owner = new Owner{CommunicatorOf(group), nullptr, {}};
   auto memory = owner->communicator->AllocateShared(bytes);
   if (!memory.ok()) {
     delete owner;
-    Throw(memory.status(), absl::ZeroDuration());
+    Throw(memory.status());
   }
   owner->memory = *std::move(memory);
   return at::from_blob(
@@ -1245,6 +1241,11 @@ at::Tensor& AllReduceInPlace(at::Tensor& tensor, std::string op,
 }
 
 }  // namespace
+
+std::shared_ptr<Communicator> CommunicatorOf(c10d::ProcessGroup& group) {
+  return BackendOf(group).shared_communicator();
+}
+
 }  // namespace tessera::torch_backend
 
 TORCH_LIBRARY(tessera, library) {
@@ -1272,4 +1273,5 @@ PYBIND11_MODULE(_C, module) {
          const std::vector<int64_t>& shape,
          at::ScalarType type) { return EmptyShared(*group, shape, type); },
       pybind11::arg("group"), pybind11::arg("shape"), pybind11::arg("dtype"));
+  BindZero(module);
 }

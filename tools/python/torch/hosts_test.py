@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TWO_HOSTS = os.path.join(HERE, "../../launch/two_hosts.sh")
 DEADLINE = 240
 # torch's gloo finds no address by itself.
-USE_GLOO = ("smoke_test.py", "benchmark.py")
+USE_GLOO = ("smoke_test.py", "benchmark.py", "clients.py")
 PORTS = itertools.count(29500)
 
 
@@ -82,6 +82,9 @@ class HostsTest(unittest.TestCase):
         for ranks in ((2, 2), (1, 1), (1, 3)):
             for output in self.outputs_of(start(ranks, "programs_test.py", "rank", "--steps=25")):
                 self.assertIn("passed", output)
+
+    def test_sharded_modules_train(self):
+        self.outputs_of(start((2, 1), "zero_test.py"))
 
     def check_noticed(self, output, seconds, pattern):
         noticed = re.search(r"noticed (\S+) (.*)", output, re.S)

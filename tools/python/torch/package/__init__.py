@@ -10,7 +10,9 @@ Ranks are processes of any number of hosts. `"cpu:tessera,cuda:nccl"` uses it on
 """
 
 import atexit
+import functools
 import importlib.metadata
+import inspect
 
 import torch
 import torch.distributed as dist
@@ -22,7 +24,7 @@ try:
 except importlib.metadata.PackageNotFoundError:
     __version__ = "unknown"
 
-__all__ = ["empty_shared", "register"]
+__all__ = ["empty_shared", "register", "replace_gloo"]
 
 
 def _create(options, backend_options=None):
@@ -52,6 +54,34 @@ def register():
     """Registers the backend with torch.distributed as "tessera". Importing the package does so, too."""
     if not hasattr(dist.Backend, "TESSERA"):
         dist.Backend.register_backend("tessera", _create, extended_api=True, devices=["cpu"])
+
+
+def _without_gloo(backend):
+    """A backend as init_process_group takes it, such as "cpu:gloo,cuda:nccl", with "tessera" in the place of "gloo"."""
+    parts = [part.rpartition(":") for part in str(backend).split(",")]
+    return ",".join(device + colon + ("tessera" if name.lower() == "gloo" else name) for device, colon, name in parts)
+
+
+def replace_gloo():
+    """Creates process groups with backend "tessera" where a program asks for "gloo", also as the default backend of CPUs.
+
+    Call it before init_process_group. The environment variable TESSERA_REPLACE_GLOO=1 does so when torch is imported.
+    """
+    register()
+    c10d = dist.distributed_c10d
+    create = c10d._new_process_group_helper
+    if hasattr(create, "__wrapped__"):
+        return
+    signature = inspect.signature(create)
+
+    @functools.wraps(create)
+    def create_without_gloo(*args, **kwargs):
+        given = signature.bind(*args, **kwargs)
+        given.arguments["backend"] = _without_gloo(given.arguments["backend"])
+        return create(*given.args, **given.kwargs)
+
+    c10d._new_process_group_helper = create_without_gloo
+    dist.Backend.default_device_backend_map["cpu"] = "tessera"
 
 
 def empty_shared(*shape, dtype=None, group=None):

@@ -390,9 +390,7 @@ absl::StatusOr<bool> Worker::RollBack(const StepRecord& record,
 }
 
 // Restores the checkpoint into a new rank. If it were restored in place,
-// publications of the last step might still read memory that is overwritten,
-// and the scales of fp8, which checkpoints do not contain, would remain those
-// of the spike.
+// publications of the last step might still read memory that is overwritten.
 absl::Status Worker::GoBackTo(const SavedStep& saved, Rollback& rollback) {
   const int64_t begin = MonotonicNanos();
   const int64_t next_sample = rank().FirstSampleOf(rank().steps());

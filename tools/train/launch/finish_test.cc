@@ -201,7 +201,7 @@ TEST(SummaryTextTest, NamesRollbacks) {
 TEST(SummaryTextTest, NamesTheIntervalOfCopies) {
   EXPECT_THAT(
       SummaryText({}, SummaryExample()),
-      HasSubstr("copies     every 12 steps: a copy takes 3.0 ms, a step "
+      HasSubstr("copies     after every 12 steps: a copy takes 3.0 ms, a step "
                 "200.0 ms, and a failure is expected every 1h; 0.12 % "
                 "of the time\n"));
 }

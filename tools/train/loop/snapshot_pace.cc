@@ -61,9 +61,10 @@ std::string DescribeChoice(const SnapshotChoice& choice) {
       choice.copy_seconds /
       (static_cast<double>(choice.every) * choice.step_seconds);
   return absl::StrFormat(
-      "every %d steps: a copy takes %.1f ms, a step %.1f ms, and a failure is "
+      "after every %s: a copy takes %.1f ms, a step %.1f ms, and a failure is "
       "expected every %s; %.2f %% of the time",
-      choice.every, 1e3 * choice.copy_seconds, 1e3 * choice.step_seconds,
+      choice.every == 1 ? "step" : absl::StrCat(choice.every, " steps"),
+      1e3 * choice.copy_seconds, 1e3 * choice.step_seconds,
       absl::FormatDuration(absl::Seconds(std::round(choice.failure_seconds))),
       100 * share);
 }
@@ -71,6 +72,7 @@ std::string DescribeChoice(const SnapshotChoice& choice) {
 std::optional<SnapshotChoice> SnapshotPace::AddStep(double seconds) {
   const bool had_copy = has_copy_;
   has_copy_ = false;
+  is_new_ = false;
   if (every_ != kAutomatic || ++measured_ <= kIgnoredSteps) return {};
   (had_copy ? with_ : without_).push_back(seconds);
   if (std::min(with_.size(), without_.size()) < kStepsOfAKind) return {};
@@ -80,11 +82,13 @@ std::optional<SnapshotChoice> SnapshotPace::AddStep(double seconds) {
             .step_seconds = step,
             .copy_seconds = copy,
             .failure_seconds = failure_});
+  is_new_ = true;
   return choice_;
 }
 
 bool SnapshotPace::IsDue(int64_t steps) const {
-  return every_ == kAutomatic ? measured_ % 2 == 0 : steps % every_ == 0;
+  if (every_ == kAutomatic) return measured_ % 2 == 0;
+  return is_new_ || steps % every_ == 0;
 }
 
 void SnapshotPace::Continue(const SnapshotChoice& choice) {

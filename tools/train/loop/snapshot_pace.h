@@ -60,7 +60,8 @@ class SnapshotPace {
   // A copy was taken after the last step.
   void AddCopy() { has_copy_ = true; }
 
-  // True if a copy is due after `steps` steps of the run.
+  // True if a copy is due after `steps` steps of the run. One is due after the
+  // choice, so that a run that goes on from it need not measure again.
   bool IsDue(int64_t steps) const;
 
   // The choice of AddStep or Continue, if there was one.
@@ -73,6 +74,7 @@ class SnapshotPace {
   const double failure_;
   int64_t measured_ = 0;   // Steps.
   bool has_copy_ = false;  // Taken after the last step.
+  bool is_new_ = false;    // The choice was made by the last step.
   std::vector<double> with_, without_;
   std::optional<SnapshotChoice> choice_;
 };

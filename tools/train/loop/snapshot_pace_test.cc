@@ -76,7 +76,7 @@ TEST(SnapshotPaceTest, MeasuresStepsWithAndWithoutCopies) {
     pace.AddCopy();
   }
   EXPECT_EQ(steps, 16);
-  EXPECT_EQ(copies, 7);
+  EXPECT_EQ(copies, 8);
   EXPECT_EQ(choice->step_seconds, 2);
   EXPECT_EQ(choice->copy_seconds, 0.5);
   EXPECT_EQ(choice->failure_seconds, 400);
@@ -84,9 +84,10 @@ TEST(SnapshotPaceTest, MeasuresStepsWithAndWithoutCopies) {
   EXPECT_FALSE(pace.AddStep(100).has_value());
   EXPECT_TRUE(pace.IsDue(30));
   EXPECT_FALSE(pace.IsDue(31));
-  EXPECT_EQ(DescribeChoice(*choice),
-            "every 10 steps: a copy takes 500.0 ms, a step 2000.0 ms, and a "
-            "failure is expected every 6m40s; 2.50 % of the time");
+  EXPECT_EQ(
+      DescribeChoice(*choice),
+      "after every 10 steps: a copy takes 500.0 ms, a step 2000.0 ms, and a "
+      "failure is expected every 6m40s; 2.50 % of the time");
 }
 
 TEST(SnapshotPaceTest, CopiesThatCostNothingAreTakenAfterEachStep) {

@@ -199,8 +199,13 @@ TEST(SummaryTextTest, NamesRollbacks) {
 }
 
 TEST(SummaryTextTest, NamesTheIntervalOfCopies) {
+  RunResult result = SummaryExample();
+  result.snapshot_choices = {{.every = 12,
+                              .step_seconds = 0.2,
+                              .copy_seconds = 0.003,
+                              .failure_seconds = 3600}};
   EXPECT_THAT(
-      SummaryText({}, SummaryExample()),
+      SummaryText({}, result),
       HasSubstr("copies     after every 12 steps: a copy takes 3.0 ms, a step "
                 "200.0 ms, and a failure is expected every 1h; 0.12 % "
                 "of the time\n"));

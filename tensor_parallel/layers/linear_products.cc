@@ -1,8 +1,14 @@
 #include "tensor_parallel/layers/linear_products.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -117,13 +123,14 @@ absl::StatusOr<Fp8Scaling::Cast> Fp8Scaling::CastTo(ReusableTensor& memory,
   return Cast{values, Number(kInverse, index)};
 }
 
-absl::Status Fp8Scaling::FinishStep() {
+absl::Status Fp8Scaling::FinishStep(collectives::Communicator* replicas) {
   const TensorView amax = Row(kAmax);
   if (amax.element_count() == 0) return absl::OkStatus();
-  if (group_.size() > 1) {
-    const collectives::Buffer buffer(amax.data(), amax.element_count(),
-                                     amax.dtype());
-    TESSERA_RETURN_IF_ERROR(group_.communicator()->RunOn(
+  const collectives::Buffer buffer(amax.data(), amax.element_count(),
+                                   amax.dtype());
+  for (collectives::Communicator* ranks : {group_.communicator(), replicas}) {
+    if (ranks == nullptr || ranks->size() == 1) continue;
+    TESSERA_RETURN_IF_ERROR(ranks->RunOn(
         group_.queue(), collectives::AllReduceOf(
                             buffer, buffer, collectives::Reduction::Max())));
   }
@@ -133,6 +140,41 @@ absl::Status Fp8Scaling::FinishStep() {
   return group_.ops().Run(op::UpdateScales{options_.margin, Row(kLargest), amax,
                                            history, Row(kScale),
                                            Row(kInverse)});
+}
+
+int64_t Fp8Scaling::LayerBytes() const {
+  const int64_t rows = kHistory + options_.history - kScale;
+  return rows * kOperands * static_cast<int64_t>(sizeof(float));
+}
+
+std::vector<std::pair<size_t, size_t>> Fp8Scaling::BytesOf(
+    int64_t first, int64_t count) const {
+  std::vector<std::pair<size_t, size_t>> ranges;
+  for (int64_t row = kScale; row < kHistory + options_.history; ++row) {
+    for (int64_t operand = 0; operand < kOperands; ++operand) {
+      const int64_t at = (row * kOperands + operand) * options_.layers + first;
+      ranges.emplace_back(static_cast<size_t>(at) * sizeof(float),
+                          static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+  return ranges;
+}
+
+std::string Fp8Scaling::CopyLayers(std::span<const std::byte> state,
+                                   int64_t first, int64_t count) const {
+  std::string layers;
+  for (const auto& [offset, size] : BytesOf(first, count)) {
+    layers.append(reinterpret_cast<const char*>(state.data()) + offset, size);
+  }
+  return layers;
+}
+
+void Fp8Scaling::SetLayers(std::string_view layers, int64_t first,
+                           int64_t count, std::span<std::byte> state) const {
+  for (const auto& [offset, size] : BytesOf(first, count)) {
+    std::memcpy(state.data() + offset, layers.data(), size);
+    layers.remove_prefix(size);
+  }
 }
 
 absl::StatusOr<LinearProducts> LinearProducts::Create(

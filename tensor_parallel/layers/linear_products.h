@@ -8,13 +8,17 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
 
@@ -47,8 +51,7 @@ struct Fp8Options {
 // The scale of an operand is largest / (amax 2^margin), where `largest` is the
 // largest fp8 value and amax the operand's largest magnitude in the last
 // `history` steps. In the first step there is no history, so each rank measures
-// each operand before it casts it; a resumed run therefore needs no saved
-// scales. The host does not read the scales.
+// each operand before it casts it. The host does not read the scales.
 class Fp8Scaling {
  public:
   enum class Operand { kInput, kWeight, kOutputGradient };
@@ -79,10 +82,12 @@ class Fp8Scaling {
   ReusableTensor& second() { return second_; }
 
   // Call it after the last backward of a step: adds the largest magnitudes over
-  // all ranks of the group (one all-reduce of 12 bytes per layer) to the
-  // history and computes new scales. So ranks that hold parts of a matrix have
-  // equal scales. Data-parallel ranks have their own scales.
-  absl::Status FinishStep();
+  // all ranks of the group and of `replicas` (one all-reduce each of 12 bytes
+  // per layer) to the history and computes new scales. So ranks that hold parts
+  // of a matrix have equal scales, and with the data-parallel ranks as
+  // `replicas` the scales do not depend on the partition of the tokens. Null:
+  // none.
+  absl::Status FinishStep(collectives::Communicator* replicas = nullptr);
 
   // Discards the magnitudes of the passes since the last step, for example
   // those of a validation.
@@ -92,7 +97,7 @@ class Fp8Scaling {
 
   // The history of magnitudes and the scales, as bytes in the memory of the
   // group's device, and whether a step has finished. A run that restores both
-  // continues with equal bits.
+  // between steps continues with equal bits.
   std::span<std::byte> state() {
     const TensorView table = table_.view();
     return {static_cast<std::byte*>(table.data()),
@@ -100,6 +105,16 @@ class Fp8Scaling {
   }
   bool has_history() const { return has_history_; }
   void set_has_history(bool has_history) { has_history_ = has_history; }
+
+  // Copies what `state`, a copy of state() in host memory, has of `count`
+  // layers from `first` on; and the reverse. The bytes of a layer do not depend
+  // on the other layers. Preconditions: the layers exist, and `layers` has
+  // LayerBytes() for each.
+  std::string CopyLayers(std::span<const std::byte> state, int64_t first,
+                         int64_t count) const;
+  void SetLayers(std::string_view layers, int64_t first, int64_t count,
+                 std::span<std::byte> state) const;
+  int64_t LayerBytes() const;
 
   // f32 [3 layers]: the scales of the next step, of all inputs, then all
   // weights, then all gradients. For tests and reports.
@@ -115,6 +130,9 @@ class Fp8Scaling {
   TensorView Row(int64_t row);
   // One number of a row.
   TensorView Number(int64_t row, int64_t index);
+  // The bytes of the table, by offset and size, that CopyLayers copies.
+  std::vector<std::pair<size_t, size_t>> BytesOf(int64_t first,
+                                                 int64_t count) const;
   absl::Status Measure(int64_t index, ConstTensorView x);
   absl::StatusOr<TensorView> Absent(DType dtype) const;
 

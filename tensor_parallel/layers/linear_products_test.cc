@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -161,6 +162,85 @@ TEST(Fp8ScalingTest, RanksWithPartsOfAMatrixHaveItsScale) {
                     return absl::OkStatus();
                   }),
               Each(IsOk()));
+}
+
+TEST(Fp8ScalingTest, RanksWithPartsOfTheTokensHaveTheScalesOfAll) {
+  const Tensor x = *RandomTensor(DType::kBF16, {{kTokens, kIn}}, 1);
+  const Tensor w = *RandomTensor(DType::kBF16, {{kOut, kIn}}, 2);
+  // Casts `rows` rows of x from `first` on in a step.
+  const auto scales_of = [&](int64_t first, int64_t rows,
+                             collectives::Communicator* replicas)
+      -> absl::StatusOr<std::vector<double>> {
+    CpuOps ops({.threads = 1});
+    const TensorGroup group(ops);
+    TESSERA_ASSIGN_OR_RETURN(const auto fp8,
+                             Fp8Scaling::Create(group, {.layers = 1}));
+    TESSERA_ASSIGN_OR_RETURN(LinearProducts products,
+                             LinearProducts::Create(group, fp8));
+    TESSERA_RETURN_IF_ERROR(products.LoadForForward(w.view()));
+    TESSERA_ASSIGN_OR_RETURN(Tensor y,
+                             Tensor::Create(DType::kBF16, {{rows, kOut}}));
+    TESSERA_RETURN_IF_ERROR(
+        products.Forward(*x.view().Narrow(0, first, rows), y.view()));
+    TESSERA_RETURN_IF_ERROR(fp8->FinishStep(replicas));
+    return ValuesOf(fp8->scales());
+  };
+  const auto whole = scales_of(0, kTokens, nullptr);
+  TESSERA_ASSERT_OK(whole);
+  int others = 0;
+  for (int64_t r = 0; r < 4; ++r) {
+    others += *scales_of(r * kTokens / 4, kTokens / 4, nullptr) != *whole;
+  }
+  EXPECT_EQ(others, 3);  // One has the largest magnitude.
+  EXPECT_THAT(collectives::RunRanks(
+                  4,
+                  [&](collectives::Communicator& replicas) -> absl::Status {
+                    TESSERA_ASSIGN_OR_RETURN(
+                        const std::vector<double> scales,
+                        scales_of(replicas.rank().value() * kTokens / 4,
+                                  kTokens / 4, &replicas));
+                    EXPECT_EQ(scales, *whole);
+                    return absl::OkStatus();
+                  }),
+              Each(IsOk()));
+}
+
+// Layers continue in an object with other layers as if nothing had happened.
+TEST(Fp8ScalingTest, LayersContinueFromTheirCopies) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops);
+  const auto create = [&](int64_t layers) {
+    return *Fp8Scaling::Create(group, {.layers = layers, .history = 3});
+  };
+  // One step of `count` layers from `first` on of a model of five.
+  const auto step = [&](Fp8Scaling& fp8, int64_t number, int64_t first,
+                        int64_t count) {
+    for (int64_t layer = 0; layer < count; ++layer) {
+      for (const auto operand :
+           {Fp8Scaling::Operand::kInput, Fp8Scaling::Operand::kWeight,
+            Fp8Scaling::Operand::kOutputGradient}) {
+        const Tensor x = *RandomTensor(
+            DType::kBF16, {{2, 3}},
+            static_cast<uint64_t>(100 * number + 10 * (first + layer) +
+                                  static_cast<int64_t>(operand)));
+        TESSERA_EXPECT_OK(
+            fp8.CastTo(fp8.first(), layer, operand, x.view(), false));
+      }
+    }
+    TESSERA_EXPECT_OK(fp8.FinishStep());
+  };
+  const auto whole = create(5), part = create(2);
+  for (int64_t i = 0; i < 5; ++i) step(*whole, i, 0, 5);
+  const std::string copy = whole->CopyLayers(whole->state(), 2, 2);
+  EXPECT_EQ(copy.size(), static_cast<size_t>(2 * whole->LayerBytes()));
+  part->SetLayers(copy, 0, 2, part->state());
+  part->set_has_history(true);
+  for (int64_t i = 5; i < 9; ++i) {
+    EXPECT_EQ(part->CopyLayers(part->state(), 0, 2),
+              whole->CopyLayers(whole->state(), 2, 2));
+    step(*whole, i, 0, 5);
+    step(*part, i, 2, 2);
+  }
 }
 
 TEST(Fp8ScalingTest, RefusesOptionsOutsideTheirRangesAndTooManyLayers) {

@@ -303,6 +303,11 @@ absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
       }
     }
   }
+  if (!plan.fp8_scales.empty()) {
+    // Those of all layers in one part: readers join the parts' texts.
+    parts.front().part.metadata[std::string(train::kFp8ScalesKey)] =
+        plan.fp8_scales;
+  }
   return parts;
 }
 
@@ -446,6 +451,7 @@ absl::StatusOr<CheckpointPlan> ReshardPlan(const train::SavedRun& saved,
       .moments = saved.moments(),
       .optimizer_steps = saved.manifest().step,
       .progress = saved.progress(),
+      .fp8_scales = saved.fp8_scales(),
       .loss_scale = part.loss_scale,
       .steps_since_scale_change = part.steps_since_scale_change};
 }

@@ -39,6 +39,7 @@ struct CheckpointPlan {
   zero3::MomentKinds moments = {};
   int64_t optimizer_steps = 0;
   train::RunProgress progress = {};  // Steps include skipped steps.
+  std::string fp8_scales = "";       // SavedRun::fp8_scales.
   double loss_scale = 1;
   int64_t steps_since_scale_change = 0;
 };

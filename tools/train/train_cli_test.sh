@@ -243,6 +243,15 @@ for mesh in tp4 dp8 dp1; do
   compare "on_$mesh" thirty 1e-5
 done
 "$train" $tiny --steps=30 --run_dir=on_tp4 --resume=latest >out 2>err || fail "nothing left to do: $(cat err)"
+# The same mesh gives the same bits, also in fp8, whose scales follow earlier steps.
+for dtype in fp32 fp8; do
+  "$train" $tiny --mesh=dp2,pp2,tp2 --dtype=$dtype --steps=9 --checkpoint_every=4 --keep_checkpoints=0 --run_dir=through_$dtype >out 2>err || fail "$dtype: $(cat err)"
+  "$train" $tiny --mesh=dp2,pp2,tp2 --dtype=$dtype --steps=9 --resume=through_$dtype/checkpoints/step-00000004 --run_dir=resumed_$dtype \
+    >out 2>err || fail "$dtype: $(cat err)"
+  for file in through_$dtype/checkpoints/step-00000009/*.state; do
+    cmp "$file" "resumed_${file#through_}" || fail "$dtype: a resumed run has other weights"
+  done
+done
 # Without --dtype a run has the type of its checkpoint; another type is converted, and a line says so. Changed moments are refused before
 # ranks start, and a changed learning rate is said.
 "$train" $tiny --dtype=bf16 --steps=4 --run_dir=narrow >out 2>err || fail "narrow: $(cat err)"

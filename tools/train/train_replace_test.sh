@@ -68,6 +68,14 @@ start gloo --max_restarts=1 --engine=gloo
 kill -9 "$(rank_of gloo 1)"
 expect_same gloo 1 "continues after step [0-9]* from copies in memory"
 
+# The number of steps between copies is measured once, and the replacement of a rank goes on with it.
+start measured --max_restarts=1 --snapshot_every=auto --mtbf=1h --steps=$steps
+await_steps measured 25
+kill -9 "$(rank_of measured 1)"
+expect_same measured 1 "copies in memory after every [0-9 ]*steps\?: a copy takes [0-9.]* ms, a step [0-9.]* ms, and a failure is expected every 15m"
+grep -q "^train: continues after step [0-9]* from copies in memory" err || fail "measured: $(cat err)"
+grep -q "^copies     after every [0-9 ]*steps\?: a copy takes" out || fail "measured: $(cat out)"
+
 # A rank together with the one that holds its copy: the last checkpoint, and without one the beginning.
 start both --max_restarts=2 --checkpoint_every=3
 kill -9 "$(rank_of both 1)" "$(rank_of both 2)"

@@ -15,7 +15,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/dtype/convert.h"
 #include "base/file.h"
 #include "base/status_macros.h"
@@ -28,6 +30,7 @@
 #include "tools/text/corpus.h"
 #include "tools/text/samples.h"
 #include "tools/text/tokenizer.h"
+#include "tools/train/checkpoint/fp8_scales.h"
 #include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/testing/mesh_run.h"
@@ -554,6 +557,72 @@ TEST(RestoreRunTest, SixteenBitWeightsHaveTheirMasters) {
       TrainAndSave(With(options, {.dp = 2, .pp = 2}, 3), "bf16"));
   ExpectResumes(run, With(options, {.dp = 2, .pp = 2}, 3), 0);
   ExpectResumes(run, With(options, {.tp = 4}, 1), 2e-2);
+}
+
+TEST(RestoreRunTest, RestoresScalesOfFp8OnEveryMesh) {
+  for (RunOptions options : {SmallRun(), SmallMixture()}) {
+    options.dtype = DType::kBF16;
+    options.fp8 = true;
+    options = With(options, {.dp = 2, .pp = 2, .tp = 2}, 3);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                                 TrainAndSave(options, "fp8"));
+    TESSERA_ASSERT_OK_AND_ASSIGN(const auto saved, SavedRun::Open(run.path));
+    const auto lines = [](std::string_view text) {
+      return std::set<std::string>(absl::StrSplit(text, '\n'));
+    };
+    EXPECT_EQ(lines(saved->fp8_scales()).size(), 4 + 1);
+    ExpectResumes(run, options, 0);
+    for (const MeshSizes& mesh :
+         {MeshSizes{}, MeshSizes{.dp = 4}, MeshSizes{.pp = 4, .tp = 2},
+          MeshSizes{.cp = 2, .tp = 2}}) {
+      const RunOptions other = With(options, mesh, 2);
+      ExpectResumes(run, other, 2e-2);
+      std::mutex mutex;
+      std::set<std::string> restored;
+      ASSERT_THAT(OnRanks(other,
+                          [&](TrainRank& rank) -> absl::Status {
+                            TESSERA_RETURN_IF_ERROR(
+                                RestoreRun(run.path, IdentityOf(other), rank));
+                            TESSERA_ASSIGN_OR_RETURN(const std::string own,
+                                                     FormatFp8Scales(rank));
+                            const std::lock_guard lock(mutex);
+                            restored.merge(lines(own));
+                            return absl::OkStatus();
+                          }),
+                  IsOk());
+      EXPECT_EQ(restored, lines(saved->fp8_scales()));
+    }
+  }
+}
+
+TEST(RestoreRunTest, ScalesOfFp8BeginAnewWithoutThoseOfACheckpoint) {
+  RunOptions options = With(SmallRun(), {.dp = 2}, 1);
+  options.dtype = DType::kBF16;
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,
+                               TrainAndSave(options, "bf16_to_fp8"));
+  options.fp8 = true;
+  ExpectResumes(run, options, 5e-2);
+  ASSERT_THAT(
+      OnRanks(options,
+              [&](TrainRank& rank) -> absl::Status {
+                TESSERA_RETURN_IF_ERROR(
+                    RestoreRun(run.path, IdentityOf(options), rank));
+                EXPECT_FALSE(rank.fp8()->has_history());
+                const int64_t layer = rank.fp8()->LayerBytes();
+                const std::string zeros = absl::Base64Escape(
+                    std::string(static_cast<size_t>(4 * layer), '\0'));
+                for (const std::string& invalid :
+                     {std::string("0 0-\n"), absl::StrCat("x ", zeros),
+                      absl::StrCat("0 ", zeros, "\n"),
+                      absl::StrCat("0 ", zeros, "\n0 ", zeros),
+                      absl::StrCat("0 AA==\n1 AA==\n2 AA==\n3 AA==\n")}) {
+                  EXPECT_THAT(Fp8ScalesFor(rank, invalid),
+                              StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("its scales of fp8")));
+                }
+                return absl::OkStatus();
+              }),
+      IsOk());
 }
 
 // The bits of f32 numbers, rounded to `type`.

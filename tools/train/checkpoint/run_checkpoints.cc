@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "collectives/groups/agreement.h"
 #include "offload/file/crc32c.h"
 #include "tensor_parallel/layers/lora.h"
+#include "tools/train/checkpoint/fp8_scales.h"
 #include "tools/train/checkpoint/held_tensor.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/model/moment_tensors.h"
@@ -77,8 +79,12 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
   return checkpoints;
 }
 
-std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
+absl::StatusOr<std::vector<zero3::SavedState>> RunCheckpoints::StatesNow(
     std::optional<double> eval_loss) {
+  std::string scales;
+  if (rank_.groups().tp->rank() == collectives::Rank(0)) {
+    TESSERA_ASSIGN_OR_RETURN(scales, FormatFp8Scales(rank_));
+  }
   RunProgress progress = rank_.progress();
   progress.learning_rate = rank_.options().learning_rate.At(rank_.steps());
   std::vector<zero3::SavedState> states;
@@ -90,21 +96,27 @@ std::vector<zero3::SavedState> RunCheckpoints::StatesNow(
       metadata[std::string(kEvalLossKey)] =
           absl::StrFormat("%.17g", *eval_loss);
     }
-    states.push_back({*rank_.model().parts()[i].state, std::move(metadata)});
+    zero3::ShardedState& state = *rank_.model().parts()[i].state;
+    if (&state == &rank_.state() && !scales.empty()) {
+      metadata[std::string(kFp8ScalesKey)] = scales;
+    }
+    states.push_back({state, std::move(metadata)});
   }
   return states;
 }
 
 absl::Status RunCheckpoints::Start(std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
-  pending_ = writer_->Start(StatesNow(eval_loss));
+  TESSERA_ASSIGN_OR_RETURN(auto states, StatesNow(eval_loss));
+  pending_ = writer_->Start(std::move(states));
   return before;
 }
 
 absl::StatusOr<std::string> RunCheckpoints::Save(
     std::optional<double> eval_loss) {
   const absl::Status before = Wait().status();
-  absl::StatusOr<std::string> path = writer_->Save(StatesNow(eval_loss));
+  TESSERA_ASSIGN_OR_RETURN(auto states, StatesNow(eval_loss));
+  absl::StatusOr<std::string> path = writer_->Save(std::move(states));
   if (path.ok()) last_path_ = *path;
   TESSERA_RETURN_IF_ERROR(before);
   return path;
@@ -139,6 +151,9 @@ class Restoration {
     TESSERA_RETURN_IF_ERROR(Resolve(path));
     absl::Status ready = OpenRun();
     if (ready.ok()) ready = PlanReads();
+    if (ready.ok()) {
+      ready = Annotate(PlanFp8Scales(), saved_->path());
+    }
     TESSERA_RETURN_IF_ERROR(
         collectives::AgreeOnStatus(rank_.world(), ready, kPatience));
     TESSERA_RETURN_IF_ERROR(AgreeOnCheckpoint());
@@ -168,6 +183,7 @@ class Restoration {
         own.state->scaler().Restore(scaling.initial, 0);
       }
     }
+    TESSERA_RETURN_IF_ERROR(RestoreFp8Scales(fp8_scales_, rank_));
     rank_.SetProgress(saved_->progress());
     return absl::OkStatus();
   }
@@ -258,6 +274,12 @@ class Restoration {
         }
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status PlanFp8Scales() {
+    TESSERA_ASSIGN_OR_RETURN(fp8_scales_,
+                             Fp8ScalesFor(rank_, saved_->fp8_scales()));
     return absl::OkStatus();
   }
 
@@ -369,6 +391,7 @@ class Restoration {
   std::string path_;
   std::unique_ptr<SavedRun> saved_;
   std::vector<ReadPlan> plans_;
+  std::map<int64_t, std::string> fp8_scales_;
   bool is_same_mesh_ = false;
   bool is_converted_ = false;  // The weights are of another type.
   std::vector<std::byte> converted_;

@@ -109,7 +109,8 @@ class RunCheckpoints {
                  std::vector<zero3::CheckpointMetadata> metadata)
       : rank_(rank), metadata_(std::move(metadata)) {}
 
-  std::vector<zero3::SavedState> StatesNow(std::optional<double> eval_loss);
+  absl::StatusOr<std::vector<zero3::SavedState>> StatesNow(
+      std::optional<double> eval_loss);
 
   TrainRank& rank_;
   // The metadata of each part, without the steps.
@@ -122,8 +123,9 @@ class RunCheckpoints {
 // Restores a checkpoint into a rank. The sizes of dp, pp, cp, tp and ep, the
 // schedule, the ZeRO stage, and the layout and tiers of the state may all
 // differ: each rank reads the elements that it owns from the files that contain
-// them. Values, master weights, moments, the number of steps and the loss scale
-// are restored exactly. Weights of another type are converted from the master
+// them. Values, master weights, moments, the number of steps, the loss scale
+// and, if the checkpoint has them, the scales of fp8 are restored exactly.
+// Weights of another type are converted from the master
 // weights of the checkpoint, or from its values if it has none; then the loss
 // scale begins anew. Moments of a checkpoint without steps, which are zero,
 // have any type.

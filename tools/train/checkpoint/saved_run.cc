@@ -204,6 +204,10 @@ absl::Status SavedRun::AddPart(size_t index) {
         absl::StrCat("it is of another run, step or format of moments than ",
                      PartText(manifest_.parts[0]), "; use another checkpoint"));
   }
+  if (const auto scales = part.metadata.find(std::string(kFp8ScalesKey));
+      scales != part.metadata.end()) {
+    fp8_scales_ += scales->second;
+  }
   TESSERA_ASSIGN_OR_RETURN(std::vector<HeldTensor> tensors, TensorsOf(part));
   for (const zero3::ModelParameter& parameter : part.model().all()) {
     HeldTensor& held = tensors[static_cast<size_t>(parameter.id.value())];

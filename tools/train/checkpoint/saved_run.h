@@ -70,6 +70,9 @@ inline constexpr std::string_view kTensorsKey = "tensors";  // FormatHeldTensors
 inline constexpr std::string_view kMeshKey = "mesh";        // Informative.
 // The validation loss at the checkpoint's step, if it was measured.
 inline constexpr std::string_view kEvalLossKey = "eval_loss";
+// The scales of fp8 of the part's layers (fp8_scales.h). Tensor ranks have the
+// same ones, of which the first has the key.
+inline constexpr std::string_view kFp8ScalesKey = "fp8_scales";
 
 // A tensor, and the parts of the checkpoint that hold it.
 struct SavedTensor {
@@ -105,6 +108,8 @@ class SavedRun {
   }
   // All moments are zero: the run has taken no step, as after an import.
   bool has_zero_moments() const { return manifest_.step == 0; }
+  // The scales of fp8 of all layers, as the parts have them; "": none.
+  const std::string& fp8_scales() const { return fp8_scales_; }
   // The type in which the run computed. DataLoss if there is no embedding.
   absl::StatusOr<DType> dtype() const;
 
@@ -149,6 +154,7 @@ class SavedRun {
   zero3::CheckpointManifest manifest_;
   RunIdentity identity_;
   RunProgress progress_;
+  std::string fp8_scales_;
   std::map<std::string, SavedTensor> tensors_;
   std::map<size_t, std::unique_ptr<zero3::CheckpointReader>> readers_;
   std::vector<std::byte> rows_;

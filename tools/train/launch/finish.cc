@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/train/launch/hugging_face_run.h"
+#include "tools/train/loop/snapshot_pace.h"
 #include "tools/train/report/run_report.h"
 #include "tools/train/report/run_result.h"
 #include "tools/train/sample/generate.h"
@@ -313,6 +314,9 @@ std::string SummaryText(const Settings& settings, const RunResult& result) {
                          rollback.step + 1, rollback.loss, rollback.to_step + 1,
                          rollback.skipped_samples));
   }
+  for (const SnapshotChoice& choice : result.snapshot_choices) {
+    line("copies", DescribeChoice(choice));
+  }
   if (!result.checkpoint.empty()) line("checkpoint", result.checkpoint);
   return text;
 }
@@ -345,7 +349,8 @@ std::string OutcomeAsJson(const RunOutcome& outcome) {
   if (!result.ranks.empty()) AddShares(MeanShares(result.ranks), json);
   json["memory_bytes"] = MostResident(result);
   const Json stored = Json::parse(FormatRunResult(result));
-  for (const char* key : {"strategy_changes", "rollbacks"}) {
+  for (const char* key :
+       {"strategy_changes", "rollbacks", "snapshot_choices"}) {
     json[key] = stored[key];
   }
   json["sample"] = outcome.sample;

@@ -42,6 +42,10 @@ RunOutcome Example() {
                        .usual = 2,
                        .to_step = 4,
                        .skipped_samples = 64}};
+  result.snapshot_choices = {{.every = 12,
+                              .step_seconds = 0.2,
+                              .copy_seconds = 0.003,
+                              .failure_seconds = 3600}};
   result.checkpoint = "/run/checkpoints/step-00000009";
   result.seconds = 4;
   result.tokens_per_second = 1024;
@@ -71,6 +75,9 @@ TEST(OutcomeAsJsonTest, HasResults) {
   EXPECT_EQ(json["strategy_changes"][0]["used"], 1 << 20);
   EXPECT_EQ(json["strategy_changes"][0]["strategy"], "aggressive");
   EXPECT_EQ(json["strategy_changes"][0]["flags"], "--zero=3");
+  ASSERT_EQ(json["snapshot_choices"].size(), 1u);
+  EXPECT_EQ(json["snapshot_choices"][0]["every"], 12);
+  EXPECT_EQ(json["snapshot_choices"][0]["copy_seconds"], 0.003);
   ASSERT_EQ(json["rollbacks"].size(), 1u);
   EXPECT_EQ(json["rollbacks"][0]["step"], 7);
   EXPECT_EQ(json["rollbacks"][0]["loss"], 9.5);
@@ -189,6 +196,19 @@ TEST(SummaryTextTest, NamesRollbacks) {
   EXPECT_THAT(SummaryText({}, result),
               HasSubstr("rollback   from step 8, of loss 9.5000, to step 5; 64 "
                         "samples left out\n"));
+}
+
+TEST(SummaryTextTest, NamesTheIntervalOfCopies) {
+  RunResult result = SummaryExample();
+  result.snapshot_choices = {{.every = 12,
+                              .step_seconds = 0.2,
+                              .copy_seconds = 0.003,
+                              .failure_seconds = 3600}};
+  EXPECT_THAT(
+      SummaryText({}, result),
+      HasSubstr("copies     after every 12 steps: a copy takes 3.0 ms, a step "
+                "200.0 ms, and a failure is expected every 1h; 0.12 % "
+                "of the time\n"));
 }
 
 TEST(SummaryTextTest, OmitsMissingParts) {

@@ -24,6 +24,7 @@
 #include "tools/train/loop/rank_setup.h"
 #include "tools/train/loop/reference_file.h"
 #include "tools/train/loop/result_gatherer.h"
+#include "tools/train/loop/snapshot_pace.h"
 #include "tools/train/report/run_trace.h"
 #include "tools/train/report/step_activity.h"
 #include "tools/train/report/step_meter.h"
@@ -37,6 +38,16 @@ namespace {
 
 using collectives::MonotonicNanos;
 
+// The metadata of copies in memory with the choice of --snapshot_every=auto.
+constexpr std::string_view kChoiceKey = "snapshot_choice";
+
+// Of the whole run.
+double SecondsBetweenFailures(const Settings& settings) {
+  const auto of_rank = ParseTimeSpan(settings.mtbf);
+  return absl::ToDoubleSeconds(of_rank.value_or(absl::InfiniteDuration())) /
+         static_cast<double>(settings.parallel.mesh.world_size());
+}
+
 class Worker {
  public:
   Worker(collectives::Communicator& world, const Settings& settings,
@@ -47,7 +58,8 @@ class Worker {
         checkpoints_(run_),
         guard_(run_),
         memory_(run_),
-        results_(world) {}
+        results_(world),
+        pace_(settings.snapshot_every, SecondsBetweenFailures(settings)) {}
   ~Worker() {
     if (run_.sinks.copies != nullptr) run_.sinks.copies->Leave();
   }
@@ -66,6 +78,7 @@ class Worker {
   absl::StatusOr<bool> JoinCopies();
   absl::Status RestoreOrResume();
   absl::Status ResumeWithoutCopies();
+  absl::Status ContinuePace(const zero3::CheckpointMetadata& metadata);
   absl::Status TakeCopies();
   absl::Status TakeStep();
   absl::StatusOr<bool> RollBack(const StepRecord& record,
@@ -87,6 +100,7 @@ class Worker {
   LossGuard guard_;
   MemoryStrategy memory_;
   ResultGatherer results_;
+  SnapshotPace pace_;
   bool has_compared_ = false;        // The grace period was too short.
   bool has_copies_ = false;          // Of the state, from an earlier world.
   std::optional<double> eval_loss_;  // The validation loss of the state.
@@ -151,6 +165,7 @@ absl::Status Worker::RestoreOrResume() {
   }
   TESSERA_ASSIGN_OR_RETURN(const RunIdentity saved, IdentityFrom(*metadata));
   if (!saved.source.config.empty()) run_.source = saved.source;
+  TESSERA_RETURN_IF_ERROR(ContinuePace(*metadata));
   run_.Say(absl::StrCat("continues after step ", rank().steps(),
                         " from copies in memory"));
   return TakeCopies();
@@ -174,10 +189,24 @@ absl::Status Worker::ResumeWithoutCopies() {
   return checkpoints_.Resume(rank());
 }
 
+// A replaced rank gets the choice of the others with the copy of its state.
+absl::Status Worker::ContinuePace(const zero3::CheckpointMetadata& metadata) {
+  const auto found = metadata.find(std::string(kChoiceKey));
+  if (found == metadata.end()) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(const SnapshotChoice choice,
+                           ParseChoice(found->second));
+  pace_.Continue(choice);
+  return absl::OkStatus();
+}
+
 absl::Status Worker::TakeCopies() {
   const ActionScope place(RankAction::kCopyState);
   zero3::CheckpointMetadata metadata;
   TESSERA_RETURN_IF_ERROR(AddTo(run_.identity(), metadata));
+  if (pace_.choice().has_value()) {
+    metadata[std::string(kChoiceKey)] = FormatChoice(*pace_.choice());
+  }
+  pace_.AddCopy();
   const int64_t begin = MonotonicNanos();
   TESSERA_RETURN_IF_ERROR(run_.sinks.copies->Take(rank(), metadata),
                           Annotate(_, "--snapshot_every"));
@@ -276,8 +305,7 @@ absl::Status Worker::TakeStep() {
       TESSERA_RETURN_IF_ERROR(ChangeStrategy(excessive));
     }
     TESSERA_RETURN_IF_ERROR(checkpoints_.SaveIfDue(eval_loss_));
-    if (run_.sinks.copies != nullptr &&
-        rank().steps() % run_.settings.snapshot_every == 0 &&
+    if (run_.sinks.copies != nullptr && pace_.IsDue(rank().steps()) &&
         rank().steps() < run_.settings.steps && !MustStop()) {
       TESSERA_RETURN_IF_ERROR(TakeCopies());
     }
@@ -303,7 +331,13 @@ absl::Status Worker::Report(StepRecord record) {
           record, account,
           preemption == nullptr ? StopCause::kNone : preemption->cause()));
   // All ranks have exchanged measurements, and before that finished.
-  if (copies != nullptr) copies->Commit();
+  if (copies != nullptr) {
+    copies->Commit();
+    // The time is rank 0's on all ranks.
+    if (const auto choice = pace_.AddStep(step.seconds)) {
+      run_.Say(absl::StrCat("copies in memory ", DescribeChoice(*choice)));
+    }
+  }
   CompareGracePeriod(absl::Seconds(step.seconds));
   for (const Straggler& one : step.slowest) {
     if (!one.is_new) continue;
@@ -390,9 +424,7 @@ absl::StatusOr<bool> Worker::RollBack(const StepRecord& record,
 }
 
 // Restores the checkpoint into a new rank. If it were restored in place,
-// publications of the last step might still read memory that is overwritten,
-// and the scales of fp8, which checkpoints do not contain, would remain those
-// of the spike.
+// publications of the last step might still read memory that is overwritten.
 absl::Status Worker::GoBackTo(const SavedStep& saved, Rollback& rollback) {
   const int64_t begin = MonotonicNanos();
   const int64_t next_sample = rank().FirstSampleOf(rank().steps());
@@ -499,6 +531,9 @@ absl::StatusOr<RunResult> Worker::Finish() {
                            results_.Result(memory_before_, memory_.peak(),
                                            checkpoints_.last_path(), messages));
   result.strategy_changes = memory_.changes();
+  if (pace_.choice().has_value()) {
+    result.snapshot_choices.push_back(*pace_.choice());
+  }
   return result;
 }
 

@@ -119,18 +119,27 @@ absl::Status LlamaLayers::CreateFp8() {
         absl::StrCat("products in fp8 with weights of ",
                      DTypeName(options_.dtype), "; give bf16"));
   }
-  // Two linear layers per attention, or four if it is latent, and two per MLP
-  // that is not a mixture.
-  const int64_t attention = options_.model.IsLatent() ? 4 : 2;
   int64_t layers = 0;
-  for (size_t window = 0; window < numbers_.size(); ++window) {
-    if (IsEmbedding(window) || IsHead(window)) continue;
-    layers += attention;
-    if (!options_.model.IsMixture(numbers_[window] - 1)) layers += 2;
-  }
+  for (const Fp8Layers& some : fp8_layers()) layers += some.count;
   TESSERA_ASSIGN_OR_RETURN(fp8_,
                            tp::Fp8Scaling::Create(tensor_, {.layers = layers}));
   return absl::OkStatus();
+}
+
+// Two linear layers per attention, or four if it is latent, and two per MLP
+// that is not a mixture.
+std::vector<LlamaLayers::Fp8Layers> LlamaLayers::fp8_layers() const {
+  const int64_t attention = options_.model.IsLatent() ? 4 : 2;
+  std::vector<Fp8Layers> layers;
+  int64_t first = 0;
+  for (size_t window = 0; window < numbers_.size(); ++window) {
+    if (IsEmbedding(window) || IsHead(window)) continue;
+    const int64_t layer = numbers_[window] - 1;
+    const int64_t mlp = options_.model.IsMixture(layer) ? 0 : 2;
+    layers.push_back({layer, first, attention + mlp});
+    first += attention + mlp;
+  }
+  return layers;
 }
 
 absl::Status LlamaLayers::CreateEmbedding() {

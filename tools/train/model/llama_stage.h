@@ -38,6 +38,7 @@
 #include "base/device/staging.h"
 #include "base/dtype/dtype.h"
 #include "base/tensor/tensor_view.h"
+#include "collectives/communicator.h"
 #include "pipeline/execute/stage.h"
 #include "tensor_parallel/blocks/attention.h"
 #include "tensor_parallel/blocks/moe_mlp.h"
@@ -202,10 +203,19 @@ class LlamaLayers {
 
   // Null without fp8.
   tensor_parallel::Fp8Scaling* fp8() { return fp8_.get(); }
-  // Updates the scales of fp8 from the magnitudes of a step, after its last
-  // backward. A collective of the tensor group. No-op without fp8.
-  absl::Status FinishFp8Step() {
-    return fp8_ == nullptr ? absl::OkStatus() : fp8_->FinishStep();
+  // The numbers in fp8() of a transformer layer's linear layers.
+  struct Fp8Layers {
+    int64_t layer = 0;  // Of the model.
+    int64_t first = 0;
+    int64_t count = 0;
+  };
+  // By transformer layer of the rank, ascending.
+  std::vector<Fp8Layers> fp8_layers() const;
+  // Updates the scales of fp8 from the magnitudes of a step on all ranks that
+  // have the same layers, after its last backward. A collective of the tensor
+  // group and of `data`, the data and context ranks. No-op without fp8.
+  absl::Status FinishFp8Step(collectives::Communicator& data) {
+    return fp8_ == nullptr ? absl::OkStatus() : fp8_->FinishStep(&data);
   }
   // Discards the magnitudes of passes that are not training.
   absl::Status DiscardFp8Step() {

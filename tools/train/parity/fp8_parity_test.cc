@@ -25,7 +25,7 @@ namespace {
 
 using tensor_parallel::Recompute;
 
-// Ranks scale operands by the magnitudes of their own tokens.
+// In the first step ranks scale operands by the magnitudes of their own tokens.
 constexpr double kAllowed = 2e-2;
 
 ParityCase Fp8Case() {

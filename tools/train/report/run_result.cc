@@ -194,6 +194,13 @@ constexpr auto kRollback = [](auto& io, Rollback& rollback) {
   io.Value("skipped_samples", rollback.skipped_samples);
 };
 
+constexpr auto kSnapshotChoice = [](auto& io, SnapshotChoice& choice) {
+  io.Value("every", choice.every);
+  io.Value("step_seconds", choice.step_seconds);
+  io.Value("copy_seconds", choice.copy_seconds);
+  io.Value("failure_seconds", choice.failure_seconds);
+};
+
 constexpr auto kRun = [](auto& io, RunResult& run) {
   io.Value("seconds", run.seconds);
   io.Value("tokens_per_second", run.tokens_per_second);
@@ -205,6 +212,7 @@ constexpr auto kRun = [](auto& io, RunResult& run) {
   io.List("ranks", run.ranks, kRank);
   io.List("strategy_changes", run.strategy_changes, kChange);
   io.List("rollbacks", run.rollbacks, kRollback);
+  io.List("snapshot_choices", run.snapshot_choices, kSnapshotChoice);
 };
 
 // Any value with a description, as JSON and back.

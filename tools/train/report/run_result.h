@@ -128,6 +128,14 @@ struct Rollback {
   int64_t skipped_samples = 0;  // Samples that this rollback skips.
 };
 
+// A choice of --snapshot_every=auto (loop/snapshot_pace.h).
+struct SnapshotChoice {
+  int64_t every = 0;           // Steps.
+  double step_seconds = 0;     // Without a copy.
+  double copy_seconds = 0;     // By which a copy makes a step longer.
+  double failure_seconds = 0;  // Mean time between failures of the run.
+};
+
 struct RunResult {
   // The steps of this run, without those that a rollback discarded.
   std::vector<StepMetrics> steps = {};
@@ -135,6 +143,7 @@ struct RunResult {
   std::vector<RankResult> ranks = {};  // By rank of the world.
   std::vector<StrategyChange> strategy_changes = {};
   std::vector<Rollback> rollbacks = {};
+  std::vector<SnapshotChoice> snapshot_choices = {};  // At most one.
   // Ranks are threads of one process; each reports the resident bytes of the
   // whole process.
   bool memory_is_shared = false;

@@ -53,6 +53,8 @@ RunResult Example(uint64_t seed, size_t steps, size_t ranks) {
         {whole(), whole(), "extreme", "--zero=3 --offload_dir=/a b"});
     result.rollbacks.push_back(
         {whole(), real(random), real(random), whole(), whole()});
+    result.snapshot_choices.push_back(
+        {whole(), real(random), real(random), real(random)});
   }
   result.first_step = whole();
   result.memory_is_shared = random() % 2 == 0;
@@ -93,6 +95,13 @@ TEST(RunResultJsonTest, RoundTrips) {
       EXPECT_EQ(back.rollbacks[i].loss, result.rollbacks[i].loss);
       EXPECT_EQ(back.rollbacks[i].skipped_samples,
                 result.rollbacks[i].skipped_samples);
+    }
+    ASSERT_EQ(back.snapshot_choices.size(), result.snapshot_choices.size());
+    for (size_t i = 0; i < back.snapshot_choices.size(); ++i) {
+      EXPECT_EQ(back.snapshot_choices[i].every,
+                result.snapshot_choices[i].every);
+      EXPECT_EQ(back.snapshot_choices[i].copy_seconds,
+                result.snapshot_choices[i].copy_seconds);
     }
     EXPECT_EQ(back.checkpoint, result.checkpoint);
   }

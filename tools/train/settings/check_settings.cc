@@ -263,6 +263,10 @@ constexpr Rule kRules[] = {
      "keeps copies in the memory of other ranks, of which a single rank has "
      "none; use for example --mesh=dp2"},
 
+    {"mtbf", [](auto& s) { return s.snapshot_every == kAutomatic; },
+     "is for the number of steps between copies in memory; use "
+     "--snapshot_every=auto"},
+
     // The conditions of TrainRank for the capture of a step.
     {"cuda_graphs", [](auto& s) { return MayDecline(s) || s.device != "cpu"; },
      "requires an asynchronous device; use for example --device=emulated"},
@@ -605,6 +609,10 @@ absl::Status CheckTimes(const Settings& settings) {
   const auto hang = ParseTimeSpan(settings.hang_timeout);
   if (!settings.hang_timeout.empty() && !hang.ok()) {
     return Refuse(settings, "hang_timeout", hang.status().message());
+  }
+  const auto failure = ParseTimeSpan(settings.mtbf);
+  if (!failure.ok()) {
+    return Refuse(settings, "mtbf", failure.status().message());
   }
   const auto grace = ParseTimeSpan(settings.grace_period);
   if (!grace.ok()) {

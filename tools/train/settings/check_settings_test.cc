@@ -999,6 +999,27 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
        [](auto& s) {
          s.snapshot_every = s.max_restarts = 1, s.parallel.mesh = {};
        }},
+      {"--snapshot_every=auto: keeps copies in the memory of other ranks, of "
+       "which a single rank has none; use for example --mesh=dp2",
+       [](auto& s) {
+         s.snapshot_every = kAutomatic;
+         s.max_restarts = 1, s.parallel.mesh = {};
+       }},
+      {"--snapshot_every=auto: is for the replacement of lost ranks",
+       [](auto& s) { s.snapshot_every = kAutomatic; }},
+      {"--snapshot_every=-1: must be at least 0",
+       [](auto& s) { s.snapshot_every = -1; }},
+      {"--mtbf=100h: is for the number of steps between copies in memory; use "
+       "--snapshot_every=auto",
+       [](auto& s) {
+         s.mtbf = "100h", s.snapshot_every = s.max_restarts = 1;
+         s.parallel.mesh.dp = 2;
+       }},
+      {"--mtbf=100: must be a time above 0 with its unit",
+       [](auto& s) {
+         s.mtbf = "100", s.snapshot_every = kAutomatic, s.max_restarts = 1;
+         s.parallel.mesh.dp = 2;
+       }},
       {"--hang_timeout=5: must be a time above 0 with its unit",
        [](auto& s) { s.hang_timeout = "5"; }},
       {"--elastic=true: has no effect with --max_restarts=0",

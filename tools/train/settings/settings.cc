@@ -189,6 +189,11 @@ absl::Status ReadField(const Json& json, const SettingsField& field,
   return std::visit(
       [&](const auto& member) -> absl::Status {
         auto given = GetField(member, settings);
+        if constexpr (std::is_same_v<decltype(member), const AutomaticField&>) {
+          if (const std::optional<int64_t> number = JsonInteger(json)) {
+            return SetField(absl::StrCat(*number), member, settings);
+          }
+        }
         TESSERA_RETURN_IF_ERROR(Read(json, given));
         return SetField(given, member, settings);
       },
@@ -226,6 +231,10 @@ Json ToJson(const std::vector<std::string>& value) {
 // Formats one field. InvalidArgument if JSON cannot represent it.
 absl::StatusOr<std::string> FormatField(const SettingsField& field,
                                         const Settings& settings) {
+  if (const auto* one = std::get_if<AutomaticField>(&field.member)) {
+    const int64_t number = settings.*one->member;
+    return DumpJson(number == kAutomatic ? Json("auto") : Json(number));
+  }
   if (const auto* member = std::get_if<double Settings::*>(&field.member)) {
     TESSERA_RETURN_IF_ERROR(CheckFinite(settings.**member));
   }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -190,9 +191,11 @@ struct Settings {
   std::string time_limit = "";
   std::string grace_period = "30s";  // For the checkpoint of a run that ends.
   int64_t max_restarts = 0;
-  // Steps between copies of the state in the memory of other ranks; 0: none.
-  // See checkpoint/memory_copies.h.
+  // Steps between copies of the state in the memory of other ranks, kAutomatic:
+  // by loop/snapshot_pace.h; 0: none. See checkpoint/memory_copies.h.
   int64_t snapshot_every = 0;
+  // For ParseTimeSpan: the mean time between failures of a rank.
+  std::string mtbf = "50000h";
   // For ParseTimeSpan: how long a rank may show no progress or be stopped
   // before it is killed. Empty: HangDetector's default.
   std::string hang_timeout = "";
@@ -229,6 +232,10 @@ int64_t StepsOfTokens(int64_t tokens, const Settings& settings);
 // Slurm prints it, [[DAYS-]HOURS:]MINUTES:SECONDS, such as "1-12:00:00".
 // InvalidArgument for other text.
 absl::StatusOr<absl::Duration> ParseTimeSpan(std::string_view text);
+
+// The value of a number whose text is "auto". It is above all others, so that a
+// number of what exists unless it is 0 needs no other check.
+inline constexpr int64_t kAutomatic = std::numeric_limits<int64_t>::max();
 
 // The maximum size of settings as JSON.
 inline constexpr size_t kMaxSettingsBytes = size_t{1} << 20;

@@ -35,6 +35,13 @@ struct LimitField {
   ByteSize Settings::*member;
 };
 
+// A number or "auto" (kAutomatic). Flags have text; files have "auto" or a
+// number.
+struct AutomaticField {
+  std::string_view name;
+  int64_t Settings::*member;
+};
+
 // The allowed values of a field: anything (or what ParallelConfig and
 // ParseByteLimit check, for their fields), an inclusive range of integers, a
 // range of numbers, or one of several names.
@@ -68,7 +75,8 @@ struct SettingsField {
   std::string_view section;
   std::variant<bool Settings::*, int64_t Settings::*, double Settings::*,
                std::string Settings::*, std::vector<std::string> Settings::*,
-               LimitField, ParallelField<int64_t>, ParallelField<std::string>>
+               LimitField, AutomaticField, ParallelField<int64_t>,
+               ParallelField<std::string>>
       member;
   AllowedValues allowed;
   std::string_view help;
@@ -88,6 +96,11 @@ const T& GetField(T Settings::*member, const Settings& settings) {
 inline std::string GetField(const LimitField& field, const Settings& settings) {
   return FormatByteLimit(settings.*field.member);
 }
+inline std::string GetField(const AutomaticField& field,
+                            const Settings& settings) {
+  const int64_t value = settings.*field.member;
+  return value == kAutomatic ? "auto" : absl::StrCat(value);
+}
 template <typename T>
 T GetField(const ParallelField<T>& field, const Settings& settings) {
   return std::get<T>(settings.parallel.Field(field.name));
@@ -103,6 +116,8 @@ absl::Status SetField(const T& value, T Settings::*member, Settings& settings) {
   return absl::OkStatus();
 }
 absl::Status SetField(const std::string& value, const LimitField& field,
+                      Settings& settings);
+absl::Status SetField(const std::string& value, const AutomaticField& field,
                       Settings& settings);
 template <typename T>
 absl::Status SetField(const T& value, const ParallelField<T>& field,

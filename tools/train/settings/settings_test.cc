@@ -33,6 +33,7 @@
 namespace tessera::train {
 namespace {
 
+using ::testing::Field;
 using ::testing::HasSubstr;
 using topology::ParallelConfig;
 
@@ -85,6 +86,7 @@ Settings Others() {
   settings.parallel.memory_strategy = topology::MemoryStrategy::kAggressive;
   settings.parallel.device_budget = ByteSize(1);
   settings.host_budget = ByteSize(5);
+  settings.snapshot_every = kAutomatic;
   settings.parallel.strategy = topology::CommunicationStrategy::kTree;
   settings.parallel.memory_limit = ByteSize((int64_t{3} << 30) + 7);
   return settings;
@@ -115,6 +117,29 @@ class SettingsTest : public ::testing::Test {
 
   SettingsFlags flags_;
 };
+
+TEST_F(SettingsTest, NumbersMayBeAutomatic) {
+  EXPECT_THAT(ParseSettings("{\"snapshot_every\": 3}"),
+              IsOkAndHolds(Field(&Settings::snapshot_every, 3)));
+  EXPECT_THAT(ParseSettings("{\"snapshot_every\": \"auto\"}"),
+              IsOkAndHolds(Field(&Settings::snapshot_every, kAutomatic)));
+  EXPECT_THAT(ParseSettings("{\"snapshot_every\": true}"),
+              StatusIs(absl::StatusCode::kInvalidArgument));
+  Settings settings;
+  for (const auto& [number, text] :
+       {std::pair<int64_t, std::string>(7, "\"snapshot_every\": 7,"),
+        {kAutomatic, "\"snapshot_every\": \"auto\","}}) {
+    settings.snapshot_every = number;
+    EXPECT_THAT(FormatSettings(settings), IsOkAndHolds(HasSubstr(text)));
+  }
+  TESSERA_ASSERT_OK(Parse({"--snapshot_every=auto"}));
+  EXPECT_EQ(flags_.Read()->snapshot_every, kAutomatic);
+  EXPECT_THAT(Parse({"--snapshot_every=often"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--snapshot_every=often: expected a whole "
+                                 "number or auto, such as "
+                                 "--snapshot_every=auto")));
+}
 
 TEST_F(SettingsTest, TheTableHasEveryField) {
   // `parallel` is not a field of the table; its own are, but for `fp8`, which
@@ -182,7 +207,8 @@ TEST_F(SettingsTest, RowsMatchTheirTypes) {
           << field.name;
       sections.push_back(field.section);
     }
-    EXPECT_EQ(std::holds_alternative<int64_t Settings::*>(field.member),
+    EXPECT_EQ(std::holds_alternative<int64_t Settings::*>(field.member) ||
+                  std::holds_alternative<AutomaticField>(field.member),
               std::holds_alternative<WholeRange>(field.allowed))
         << field.name;
     EXPECT_EQ(std::holds_alternative<double Settings::*>(field.member),

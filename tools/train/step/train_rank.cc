@@ -444,7 +444,7 @@ absl::StatusOr<StepRecord> TrainRank::Step() {
     TESSERA_RETURN_IF_ERROR(plan_->activations->EndStep().status());
   }
   boundary_bytes_ = executor.timeline().peak_bytes;
-  TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step());
+  TESSERA_RETURN_IF_ERROR(layers_->FinishFp8Step(*groups_.data));
   times_.pipeline = PipelineBegin();
   times_.update_begin = collectives::MonotonicNanos();
   ExpertBalance experts(*layers_, *model_, *passes_);

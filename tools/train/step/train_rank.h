@@ -123,6 +123,9 @@ class TrainRank {
   ShardedModel& model() { return *model_; }
   // Null without fp8.
   tensor_parallel::Fp8Scaling* fp8() { return layers_->fp8(); }
+  std::vector<LlamaLayers::Fp8Layers> fp8_layers() const {
+    return layers_->fp8_layers();
+  }
   zero3::ShardedState& state() { return model_->state(); }
   // The executor of the last step.
   const pipeline::Executor& executor() const { return *plan_->executor; }

@@ -3,15 +3,19 @@
 
     ./bazelw run //tools/train/testing:fault_campaign -- --faults=200 --seed=7
 
-Each run trains a tiny model with copies of the state in memory (--snapshot_every) while two to five faults hit its ranks at random
-times. A run passes if it exits with 0, its weights and losses are those of the same run without faults, bit for bit, every killed
-rank is named, and no process or file is left. The table has the faults by kind with the time from the fault until the run went on.
-Exits with 1 if a run fails, and keeps its directory.
+Each run trains a tiny model with copies of the state in memory (--snapshot_every) while two to five faults hit its ranks, the disk of
+its checkpoints, or the network between its hosts at random times. A run passes if it exits with 0, its weights and losses are those of
+the same run without faults, bit for bit, every killed rank is named, and no process or file is left. After a fault that no run can
+survive, such as a damaged checkpoint that is needed, it may end with an error that names the file or rank. The table has the faults by
+kind with the time from the fault until the run went on. Exits with 1 if a run fails, and keeps its directory.
 """
 
 import argparse
 import collections
+import dataclasses
+import errno
 import glob
+import json
 import os
 import random
 import re
@@ -45,27 +49,56 @@ RUNS = {
     "dp2,ep2,tp2 mixture": ("mixture", ["--mesh=dp2,ep2,tp2"]),
     "dp2 fp8": ("dense", ["--mesh=dp2", "--dtype=fp8"]),
     "dp2 offload": ("dense", ["--mesh=dp2", "--offload=all", "--moments=int8", "--dtype=bf16"]),
+    "two hosts": ("dense", ["--mesh=dp2,tp2", "--engine=auto", "--nnodes=2", "--master_addr=10.77.0.1"]),
 }
-# What happens to the chosen ranks: the signal, how many ranks, and after how many seconds SIGCONT follows, if it does.
+HOSTS = "two hosts"
+# What ends a run that lost the network for longer than its timeouts, or a block or byte of a checkpoint: a rank or a file is named.
+LOST_NETWORK = r"rank \d"
+LOST_FILE = r"checkpoints/step-\d+"
+
+
+@dataclasses.dataclass
+class Fault:
+    signal: int = 0  # To so many ranks; 0 ranks: all.
+    ranks: int = 1
+    disk: int = 0  # The error of writes to checkpoints.
+    cable: dict = None  # faulty_cable.py.
+    damages: bool = False  # A checkpoint, before the signal.
+    seconds: float = None  # How long it lasts, if it ends by itself; a disk recovers as soon as a checkpoint has failed.
+    weight: float = 1
+    may_end: str = None  # In the error of a run that ends.
+
+
 FAULTS = {
-    "SIGKILL": (signal.SIGKILL, 1, None),
-    "SIGSEGV": (signal.SIGSEGV, 1, None),
-    "SIGABRT": (signal.SIGABRT, 1, None),
-    "SIGKILL of two": (signal.SIGKILL, 2, None),
-    "SIGSTOP for 0.5 s": (signal.SIGSTOP, 1, 0.5),
-    "SIGSTOP for 5 s": (signal.SIGSTOP, 1, 5),
-    "SIGSTOP": (signal.SIGSTOP, 1, None),
+    "SIGKILL": Fault(signal.SIGKILL),
+    "SIGSEGV": Fault(signal.SIGSEGV),
+    "SIGABRT": Fault(signal.SIGABRT),
+    "SIGKILL of two": Fault(signal.SIGKILL, 2),
+    "SIGSTOP for 0.5 s": Fault(signal.SIGSTOP, seconds=0.5),
+    # Long stops cost seconds each, and every one is the same to the others.
+    "SIGSTOP for 5 s": Fault(signal.SIGSTOP, seconds=5, weight=0.1),
+    "SIGSTOP": Fault(signal.SIGSTOP, weight=0.3),
+    "full disk": Fault(disk=errno.ENOSPC, seconds=2),
+    "failing disk": Fault(disk=errno.EIO, seconds=2, weight=0.3, may_end=LOST_FILE),
+    "damaged checkpoint": Fault(signal.SIGKILL, 0, damages=True, weight=0.3, may_end=LOST_FILE),
+    "delay of 0 to 50 ms": Fault(cable={"delay": 0.05}, seconds=1),
+    "loss of 10 %": Fault(cable={"loss": 0.1}, seconds=1),
+    "duplicates of 20 %": Fault(cable={"duplicate": 0.2, "delay": 0.005}, seconds=1),
+    "cut for 0.5 s": Fault(cable={"cut": True}, seconds=0.5),
+    "cut for 12 s": Fault(cable={"cut": True}, seconds=12, weight=0.2, may_end=LOST_NETWORK),
 }
-DEADLY = ("SIGKILL", "SIGSEGV", "SIGABRT", "SIGKILL of two")
-# Long stops cost seconds each, and every one is the same to the others.
-WEIGHTS = {"SIGSTOP for 5 s": 0.1, "SIGSTOP": 0.3}
+
+
+def read(path, mode="r"):
+    with open(path, mode) as file:
+        return file.read()
 
 
 def state_of(run):
     """The weights and the losses of a finished run."""
     files = sorted(glob.glob("%s/checkpoints/step-%08d/*.state" % (run, STEPS)))
-    weights = {os.path.basename(file): open(file, "rb").read() for file in files}
-    losses = re.findall(r'"step":[^,]*|"loss":[^,}]*', open(run + "/metrics.jsonl").read())
+    weights = {os.path.basename(file): read(file, "rb") for file in files}
+    losses = re.findall(r'"step":[^,]*|"loss":[^,}]*', read(run + "/metrics.jsonl"))
     return weights, losses
 
 
@@ -75,9 +108,9 @@ def processes_of(run):
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         pid = path.split("/")[2]
         try:
-            if run.encode() + b"/.ranks" not in open(path, "rb").read():
+            if run.encode() + b"/.ranks" not in read(path, "rb"):
                 continue
-            rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", open("/proc/%s/environ" % pid, "rb").read())
+            rank = re.search(rb"(?:^|\0)RANK=(\d+)\0", read("/proc/%s/environ" % pid, "rb"))
         except OSError:
             continue  # It has ended.
         if rank:
@@ -85,14 +118,107 @@ def processes_of(run):
     return found
 
 
+class Run:
+    """One run of the trainer, on this host or on two."""
+
+    def __init__(self, options, work, name, kind, flags):
+        self.path = "%s/%s" % (work, name)
+        self.kind, self.flags = kind, flags
+        self.hit, self.gone, self.may_end = [], {}, []
+        model, own_flags = RUNS[kind]
+        command = [options.train, "--model=%s/%s" % (work, model), "--data=%s/text.txt" % work, "--length=32", "--batch=8",
+                   "--strategy=all_reduce", "--sample_tokens=0", "--steps=%d" % STEPS, "--run_dir=" + self.path,
+                   "--timeout_seconds=%d" % TIMEOUT] + own_flags + flags
+        environment = dict(os.environ, XDG_CACHE_HOME=work + "/cache", TMPDIR=work, LD_PRELOAD=options.disk,
+                           TESSERA_TEST_DISK=self.path + ".disk", TESSERA_JOB_SECRET="%064x" % random.SystemRandom().getrandbits(256))
+        if kind != HOSTS:
+            self.outputs = [self.path + ".err"]
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(self.outputs[0], "w"), env=environment)
+            return
+        self.outputs = ["%s.err%d" % (self.path, host) for host in (0, 1)]
+        self.process = subprocess.Popen(
+            ["unshare", "-Urnm", "--kill-child", "bash", options.hosts, sys.executable, options.cable], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=open(self.path + ".cable", "w"), env=environment, text=True)
+        for host, output in enumerate(self.outputs):
+            self.tell({"host": host, "command": command + ["--node_rank=%d" % host], "output": output})
+
+    def tell(self, line):
+        """Writes to faulty_cable.py."""
+        try:
+            self.process.stdin.write(json.dumps(line) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # It has ended.
+
+    def text(self):
+        return "".join(read(path) for path in self.outputs if os.path.exists(path))
+
+    def metrics(self):
+        path = self.path + "/metrics.jsonl"
+        return read(path) if os.path.exists(path) else ""
+
+    def recoveries(self):
+        return len(re.findall(r"continues |; restart \d", self.text()))
+
+    def pause(self, seconds, until=lambda: False):
+        """Waits, but not longer than the run."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None and not until():
+            time.sleep(0.005)
+
+    def await_step(self, step):
+        """Waits until the run has taken so many steps, or has ended."""
+        self.pause(LIMIT, lambda: self.metrics().count("\n") >= step)
+
+    def await_change(self):
+        """Waits until the run has taken another step, or has ended."""
+        before = self.metrics()
+        self.pause(LIMIT, lambda: self.metrics() != before)
+
+    def wait(self):
+        """The exit code; None if the run hangs."""
+        try:
+            if self.kind != HOSTS:
+                return self.process.wait(LIMIT)
+            codes, _ = self.process.communicate(timeout=LIMIT)
+            return max(map(abs, json.loads(codes))) if self.process.returncode == 0 else self.process.returncode
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return None
+
+    def remove(self):
+        shutil.rmtree(self.path)
+        for path in glob.glob(self.path + ".*"):
+            os.remove(path)
+
+    def problems(self, code, state):
+        """What is wrong with a run that has ended."""
+        if code is None:
+            return ["hangs"]
+        text, wrong = self.text(), []
+        if code != 0:
+            error = [line for line in text.splitlines() if line.startswith("train: ")][-1:] or ["no error"]
+            if not any(re.search(pattern, line) for pattern in self.may_end for line in error):
+                wrong.append("exits with %d: %s" % (code, error[0]))
+        elif state_of(self.path) != state:
+            wrong.append("other weights or losses")
+        wrong += ["rank %d, process %d, is not named" % (rank, pid)
+                  for pid, rank in self.gone.items() if "rank %d (pid %d) was killed" % (rank, pid) not in text]
+        if processes_of(self.path) or os.path.exists(self.path + "/.ranks"):
+            wrong.append("processes or files are left")
+        return wrong
+
+
 class Campaign:
     def __init__(self, options, work):
         self.options = options
         self.work = work
         self.random = random.Random(options.seed)
-        self.calm = {}  # By kind of run: its state and the seconds that it takes.
+        self.calm = {}  # By kind of run: the state without faults.
         self.seconds = collections.defaultdict(list)  # By fault, until the run went on.
         self.hit = collections.Counter()
+        self.ended = collections.Counter()  # Runs, by the fault that they could not survive.
+        self.kinds = [options.kind] if options.kind else list(RUNS)
         for name, text in ("dense", DENSE), ("mixture", MIXTURE):
             os.makedirs("%s/%s" % (work, name))
             with open("%s/%s/config.json" % (work, name), "w") as file:
@@ -100,116 +226,143 @@ class Campaign:
         with open(work + "/text.txt", "w") as file:
             file.writelines("line %d of a text that is easy to learn, line after line\n" % i for i in range(3000))
 
-    def start(self, kind, run, flags):
-        model, own_flags = RUNS[kind]
-        environment = dict(os.environ, XDG_CACHE_HOME=self.work + "/cache", TMPDIR=self.work)
-        return subprocess.Popen(
-            [self.options.train, "--model=%s/%s" % (self.work, model), "--data=%s/text.txt" % self.work, "--length=32",
-             "--batch=8", "--strategy=all_reduce", "--sample_tokens=0", "--steps=%d" % STEPS, "--run_dir=" + run,
-             "--timeout_seconds=%d" % TIMEOUT] + own_flags + flags,
-            stdout=subprocess.DEVNULL, stderr=open(run + ".err", "w"), env=environment)
-
     def reference(self, kind):
+        """The state of a run without faults; None if there can be no such run here."""
         if kind not in self.calm:
-            run = "%s/calm%d" % (self.work, len(self.calm))
-            begin = time.monotonic()
-            if self.start(kind, run, []).wait(LIMIT) != 0:
-                sys.exit("the run without faults fails: " + open(run + ".err").read())
-            self.calm[kind] = state_of(run), time.monotonic() - begin
+            run = Run(self.options, self.work, "calm%d" % len(self.calm), kind, [])
+            code = run.wait()
+            if code != 0 and kind == HOSTS and not run.text():
+                print("no runs on two hosts: " + read(run.path + ".cable").strip(), file=sys.stderr)
+                self.kinds.remove(kind)
+                return None
+            if code != 0:
+                sys.exit("the run without faults fails: " + run.text())
+            self.calm[kind] = state_of(run.path)
         return self.calm[kind]
 
     def run(self, number):
         """Lets faults hit one run. Returns the number of faults and what is wrong."""
-        kind = self.random.choice(list(RUNS))
-        state, duration = self.reference(kind)
-        run = "%s/run%d" % (self.work, number)
-        flags = ["--snapshot_every=%d" % self.random.choice((1, 1, 2, 5)), "--max_restarts=16", "--hang_timeout=" + self.random.choice(("1s", "1h"))]
-        # Checkpoints do not contain the scales of fp8, so that a run that falls back to one has other bits.
-        if self.random.random() < 0.5 and kind != "dp2 fp8":
-            flags.append("--checkpoint_every=%d" % self.random.randint(3, 15))
-        process = self.start(kind, run, flags)
-        hit, gone = [], {}
-        faults = self.random.randint(2, 5)
-        for _ in range(faults):
-            self.wait(process, self.random.uniform(0, duration * 2 / faults))
-            if process.poll() is not None:
+        kind = self.random.choices(self.kinds, [0.5 if kind == HOSTS else 1 for kind in self.kinds])[0]  # They take longer.
+        reference = self.reference(kind)
+        if reference is None:
+            return 0, []
+        flags = ["--snapshot_every=%d" % self.random.choice((1, 1, 2, 5)), "--max_restarts=16",
+                 "--hang_timeout=" + (self.random.choice(("1s", "1h")) if kind != HOSTS else "5s")]
+        if self.random.random() < 0.5:
+            flags += ["--checkpoint_every=%d" % self.random.randint(3, 15), "--keep_checkpoints=%d" % self.random.choice((0, 2))]
+        run = Run(self.options, self.work, "run%d" % number, kind, flags)
+        # Steps, not times: a loaded machine may be slower or faster than the run before.
+        for step in sorted(self.random.randrange(STEPS) for _ in range(self.random.randint(2, 5))):
+            run.await_step(step)
+            run.pause(self.random.uniform(0, 0.1))
+            if run.process.poll() is not None:
                 break
-            self.strike(process, run, hit, gone)
-        try:
-            code = process.wait(LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return len(hit), ["%s: %s: hangs" % (kind, hit)]
-        text = open(run + ".err").read()
-        wrong = [] if code == 0 else ["exits with %d: %s" % (code, text.strip().splitlines()[-1])]
-        if code == 0 and state_of(run) != state:
-            wrong.append("other weights or losses")
-        wrong += ["rank %d, process %d, is not named" % (rank, pid)
-                  for pid, rank in gone.items() if "rank %d (pid %d) was killed" % (rank, pid) not in text]
-        if processes_of(run) or os.path.exists(run + "/.ranks"):
-            wrong.append("processes or files are left")
+            self.strike(run)
+        code = run.wait()
+        wrong = run.problems(code, reference)
+        if code != 0 and not wrong:
+            self.ended[run.hit[-1][0]] += 1
         if not wrong:
-            shutil.rmtree(run)
-            os.remove(run + ".err")
-        return len(hit), ["%s %s: %s: %s" % (kind, flags, hit, one) for one in wrong]
+            run.remove()
+        return len(run.hit), ["%s %s: %s: %s" % (kind, flags, run.hit, one) for one in wrong]
 
-    @staticmethod
-    def wait(process, seconds):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and process.poll() is None:
-            time.sleep(0.005)
-
-    def strike(self, process, run, hit, gone):
+    def strike(self, run):
         """One fault, until the run has gone on."""
-        ranks = processes_of(run)
+        ranks = processes_of(run.path)
         if len(ranks) < 2:
             return
-        fault = self.random.choices(list(FAULTS), [WEIGHTS.get(fault, 1) for fault in FAULTS])[0]
-        number, count, resume = FAULTS[fault]
-        victims = self.random.sample(sorted(ranks), count)
-        lines = open(run + ".err").read().count("continues ")
-        begin = time.monotonic()
-        for rank in victims:
-            try:
-                os.kill(ranks[rank], number)
-            except ProcessLookupError:
-                return  # The run has ended.
-            if fault in DEADLY and count < len(ranks):
-                gone[ranks[rank]] = rank  # Otherwise all ranks start anew, and the first to end is named.
-        hit.append((fault, victims))
-        self.hit[fault] += 1
-        if resume is not None:
-            self.wait(process, resume)
-            for rank in victims:
-                try:
-                    os.kill(ranks[rank], signal.SIGCONT)
-                except ProcessLookupError:
-                    pass  # It was replaced.
-        while process.poll() is None and time.monotonic() < begin + LIMIT / 2:
-            if open(run + ".err").read().count("continues ") > lines:
-                self.seconds[fault].append(time.monotonic() - begin)
+        checkpoints = glob.glob(run.path + "/checkpoints/step-*/manifest.json")
+        faults = [name for name, fault in FAULTS.items()
+                  if (run.kind == HOSTS or not fault.cable) and (checkpoints or not (fault.disk or fault.damages))]
+        name = self.random.choices(faults, [FAULTS[name].weight for name in faults])[0]
+        fault = FAULTS[name]
+        before, begin = run.recoveries(), time.monotonic()
+        if fault.damages and not self.damage(max(checkpoints)):
+            return
+        victims = self.signal(run, ranks, fault) if fault.signal else []
+        if victims is None:
+            return  # The run has ended.
+        if fault.disk:
+            with open(run.path + ".disk", "w") as file:
+                file.write(str(fault.disk))
+        if fault.cable:
+            run.tell(dict(fault.cable, seed=self.random.random()))
+        run.hit.append((name, victims))
+        self.hit[name] += 1
+        if fault.may_end:
+            run.may_end.append(fault.may_end)
+        if fault.seconds:
+            run.pause(fault.seconds, lambda: fault.disk and run.recoveries() > before)
+            self.end(run, ranks, victims, fault)
+        while run.process.poll() is None and time.monotonic() < begin + LIMIT / 2:
+            if run.recoveries() > before:
+                run.await_change()
+                self.seconds[name].append(time.monotonic() - begin)
                 return
-            if resume == 0.5:
-                return  # The others only wait.
+            if fault.disk or fault.cable or fault.seconds == 0.5:
+                return  # The others only wait, or no checkpoint was being written.
             time.sleep(0.005)
 
+    def signal(self, run, ranks, fault):
+        """Signals some ranks and returns them; None if they have ended."""
+        count = fault.ranks or len(ranks)
+        victims = self.random.sample(sorted(ranks), count)
+        for rank in victims:
+            try:
+                os.kill(ranks[rank], fault.signal)
+            except ProcessLookupError:
+                return None
+            if fault.signal != signal.SIGSTOP and count < len(ranks):
+                run.gone[ranks[rank]] = rank  # Otherwise all ranks start anew, and the first to end is named.
+        return victims
+
+    def end(self, run, ranks, victims, fault):
+        """Ends a fault that lasted."""
+        for rank in victims:
+            try:
+                os.kill(ranks[rank], signal.SIGCONT)
+            except ProcessLookupError:
+                pass  # It was replaced.
+        if fault.disk:
+            os.remove(run.path + ".disk")
+        if fault.cable:
+            run.tell({})
+
+    def damage(self, manifest):
+        """Changes a byte of a checkpoint. Returns False if it has been removed."""
+        try:
+            path = self.random.choice(glob.glob(os.path.dirname(manifest) + "/*.state"))
+            with open(path, "r+b") as file:
+                file.seek(self.random.randrange(os.path.getsize(path)))
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 1 << self.random.randrange(8)]))
+            return True
+        except (OSError, IndexError):
+            return False
+
     def table(self):
-        rows = ["%-20s %7s %12s %9s %9s" % ("fault", "faults", "recoveries", "median s", "worst s")]
+        rows = ["%-22s %7s %12s %9s %9s %6s" % ("fault", "faults", "recoveries", "median s", "worst s", "ended")]
         for fault in FAULTS:
             times = self.seconds[fault]
-            rows.append("%-20s %7d %12d %9s %9s" % (
+            rows.append("%-22s %7d %12d %9s %9s %6d" % (
                 fault, self.hit[fault], len(times), "%.2f" % statistics.median(times) if times else "",
-                "%.2f" % max(times) if times else ""))
+                "%.2f" % max(times) if times else "", self.ended[fault]))
         return "\n".join(rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", default="tools/train/train", help="the binary //tools/train")
+    parser.add_argument("--disk", default="tools/train/testing/libfaulty_disk.so", help="//tools/train/testing:libfaulty_disk.so")
+    parser.add_argument("--hosts", default="tools/launch/two_hosts.sh", help="//tools/launch:two_hosts.sh")
+    parser.add_argument("--cable", default="tools/train/testing/faulty_cable.py", help="//tools/train/testing:faulty_cable.py")
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=list(RUNS), help="only runs of this kind")
     options = parser.parse_args()
-    options.train = os.path.abspath(options.train)
+    for name in ("train", "disk", "hosts", "cable"):
+        setattr(options, name, os.path.abspath(getattr(options, name)))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     work = tempfile.mkdtemp(prefix="faults", dir=os.environ.get("TEST_TMPDIR"))
     campaign = Campaign(options, work)

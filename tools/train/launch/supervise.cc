@@ -38,7 +38,8 @@ bool NeedsFewerRanks(const AttemptOutcome& outcome,
   return outcome.rank.has_value() && outcome.rank == failed_before;
 }
 
-// Decides which ranks of an attempt hang, and which are replaced.
+// Decides which ranks of an attempt hang, which are replaced, and when the
+// attempt ends with a checkpoint of copies in memory.
 class Replacements {
  public:
   // Borrows its arguments. `nodes` is null for a run on one node.
@@ -55,11 +56,14 @@ class Replacements {
   void ShowPlaces() const;
 
   int64_t count() const { return count_; }
+  bool needs_fewer_ranks() const { return needs_fewer_ranks_; }
   // The ranks that were killed because they hung, and why.
   const std::map<int64_t, std::string>& hung() const { return hung_; }
 
  private:
   using Reasons = std::map<int64_t, std::string>;  // By rank.
+  AttemptOutcome FailureOf(const tools::RankExit& exit) const;
+  bool MayGoOn(const AttemptOutcome& failure, int64_t round);
   void AddStopped(const std::vector<topology::Rank>& stopped, Reasons& hung);
   void AddSilent(Reasons& hung) const;
   void AddStuck(const std::vector<topology::Rank>& stopped, Reasons& hung);
@@ -71,35 +75,59 @@ class Replacements {
   Nodes* const nodes_;
   Reasons hung_;
   int64_t count_ = 0;
+  bool needs_fewer_ranks_ = false;
   std::optional<int64_t> failed_before_;
   std::map<int64_t, absl::Time> stopped_since_;  // By rank.
 };
 
+AttemptOutcome Replacements::FailureOf(const tools::RankExit& exit) const {
+  const int64_t rank = exit.rank.value();
+  AttemptOutcome failure = {
+      .status = absl::AbortedError(tools::DescribeExit(exit)),
+      .rank = rank,
+      .took_a_step = options_.files.TookAStep(),
+      .died = true};
+  for (const RankReport& report :
+       options_.files.ReadReports(settings_.parallel.mesh.world_size())) {
+    if (report.rank != rank || exit.by_signal) continue;
+    failure.status = NameRank(report);
+    failure.died = false;
+  }
+  return failure;
+}
+
+// True if a new process in the place of the rank may train from this round on.
+bool Replacements::MayGoOn(const AttemptOutcome& failure, int64_t round) {
+  needs_fewer_ranks_ =
+      settings_.elastic && NeedsFewerRanks(failure, failed_before_);
+  const int64_t most = ReplacementsOf(settings_);
+  return count_ < most && round <= most && !needs_fewer_ranks_;
+}
+
+// If the run cannot go on, a new process helps the others to save their copies.
 std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
   const AttemptFiles& files = options_.files;
   const int64_t rank = exit.rank.value();
-  AttemptOutcome failure = {.status = absl::AbortedError(""),
-                            .rank = rank,
-                            .took_a_step = files.TookAStep(),
-                            .died = true};
-  for (const RankReport& report :
-       files.ReadReports(settings_.parallel.mesh.world_size())) {
-    if (report.rank != rank || exit.by_signal) continue;
-    failure.status = report.status;
-    failure.died = false;
-  }
-  const int64_t most = ReplacementsOf(settings_);
+  const AttemptOutcome failure = FailureOf(exit);
   const int64_t round = files.ReadRound(rank).number + 1;
-  if (count_ == most || round > most || !MayPass(failure) ||
-      (settings_.elastic && NeedsFewerRanks(failure, failed_before_)) ||
-      (nodes_ != nullptr && !nodes_->RanksToEnd().empty()) ||
-      !files.WriteRound(rank, round).ok()) {
+  const auto before = files.ReadEnding();
+  const bool has_saved = before.has_value() && round > before->round;
+  if (has_saved || !MayPass(failure) || round > LastRoundOf(settings_) ||
+      (nodes_ != nullptr && !nodes_->RanksToEnd().empty())) {
     return std::nullopt;
   }
+  const bool goes_on = !before.has_value() && MayGoOn(failure, round);
+  absl::Status written;
+  if (!goes_on && !before.has_value()) {
+    written = files.WriteEnding({round, {rank, 0, failure.status}});
+  }
+  written.Update(files.WriteRound(rank, round));
+  if (!written.ok()) return std::nullopt;
   watch_.WriteFiles();
   watch_.Forget(rank);
   files.RemoveReport(rank);
   failed_before_ = rank;
+  if (!goes_on) return round;
   ++count_;
   options_.notice(absl::StrCat(
       tools::DescribeExit(exit),
@@ -229,7 +257,7 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.nnodes = place.nodes;
   plan.node_rank = place.node;
   plan.master_addr = place.master_addr;
-  plan.replacements = ReplacementsOf(settings);
+  plan.replacements = LastRoundOf(settings);
   if (plan.replacements > 0) {
     plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
   }
@@ -351,6 +379,20 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
   }
 }
 
+// The attempt has ended for this cause, and its ranks have saved their copies,
+// or failed to.
+void ConcludeEnding(const RankReport& cause, bool has_failed,
+                    const AttemptOptions& options, AttemptOutcome& outcome) {
+  if (has_failed) {
+    options.notice(absl::StrCat("copies in memory could not be saved: ",
+                                outcome.status.message()));
+  }
+  outcome.rank = cause.rank;
+  outcome.status = absl::Status(
+      cause.status.code(),
+      absl::StrCat(cause.status.message(), "; all ranks were ended"));
+}
+
 absl::Status MakeFiles(const Settings& settings, const AttemptFiles& files) {
   TESSERA_RETURN_IF_ERROR(files.Make());
   return WriteSettings(settings, files.settings());
@@ -395,6 +437,12 @@ absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
   const bool has_first = nodes == nullptr || nodes->IsHere(topology::Rank(0));
   Conclude(launched, options.files, ranks, are_ranks, has_first, outcome);
   NameHung(launched, replacements.hung(), outcome);
+  outcome.needs_fewer_ranks = replacements.needs_fewer_ranks();
+  const auto ending = options.files.ReadEnding();
+  if (ending.has_value() && !outcome.signal.has_value()) {
+    ConcludeEnding(ending->cause, launched.failure.has_value(), options,
+                   outcome);
+  }
   return absl::OkStatus();
 }
 
@@ -495,7 +543,8 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
       }
       return outcome;
     }
-    if (settings.elastic && NeedsFewerRanks(outcome, failed_before)) {
+    if (settings.elastic && (outcome.needs_fewer_ranks ||
+                             NeedsFewerRanks(outcome, failed_before))) {
       current = ShrinkDataAxis(current, hooks.is_valid).value_or(current);
     }
     failed_before = outcome.rank;

@@ -16,7 +16,8 @@
 // With --snapshot_every a rank that dies, or that does not answer while the
 // others wait for it, is replaced by a new process, and the others go on from
 // copies of the state in memory (checkpoint/memory_copies.h). The attempt fails
-// only if that is impossible. Replacements count as restarts.
+// only if that is impossible: then the ranks save their copies as a checkpoint.
+// Replacements count as restarts.
 //
 // With --elastic the next attempt has fewer data-parallel ranks if
 //   - a rank ran out of a resource (ResourceExhausted: memory, disk,
@@ -68,6 +69,8 @@ struct AttemptOutcome {
   bool took_a_step = false;
   int64_t replacements = 0;  // Of ranks, with --snapshot_every.
   bool died = false;         // A rank died by a signal or without report.
+  // The data axis should shrink, if it may.
+  bool needs_fewer_ranks = false;
   // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time
   // limit.
   std::optional<int> signal = {};

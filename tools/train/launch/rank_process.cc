@@ -280,14 +280,16 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
   TESSERA_ASSIGN_OR_RETURN(const std::string result,
                            run(settings, program, events));
   const StopCause cause = preemption->stopped_by();
+  if (!result.empty() || cause == StopCause::kNewHost) {
+    TESSERA_RETURN_IF_ERROR(
+        WriteFile(files.stopped_by(), StopCauseName(cause)));
+  }
   if (result.empty()) {
-    const bool are_nodes = IsOneOfNodes(settings);
-    if (are_nodes && cause != StopCause::kNone) {
+    if (IsOneOfNodes(settings) && cause > StopCause::kNewHost) {
       exit_code = Preemption::kExitCode;
     }
     return absl::OkStatus();
   }
-  TESSERA_RETURN_IF_ERROR(WriteFile(files.stopped_by(), StopCauseName(cause)));
   return WriteFile(files.result(), result);
 }
 

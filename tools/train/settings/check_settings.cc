@@ -250,7 +250,9 @@ constexpr Rule kRules[] = {
      [](auto& s) { return absl::EndsWith(s.prometheus_file, ".prom"); },
      "must end in .prom, as node_exporter reads no other files; use for "
      "example --prometheus_file=/var/lib/node_exporter/train.prom"},
-    {"elastic", [](auto& s) { return s.max_restarts > 0; },
+    {"min_dp", [](auto& s) { return s.max_restarts > 0; },
+     "has no effect with --max_restarts=0; use for example --max_restarts=3"},
+    {"max_dp", [](auto& s) { return s.max_restarts > 0; },
      "has no effect with --max_restarts=0; use for example --max_restarts=3"},
     {"snapshot_every", [](auto& s) { return s.max_restarts > 0; },
      "is for the replacement of lost ranks, which --max_restarts=0 rules out; "
@@ -343,6 +345,35 @@ absl::Status CheckBatch(const Settings& settings, const MeshSizes& mesh) {
                 mesh.dp, " x --micro_batch=", settings.parallel.micro_batch,
                 "), such as --batch=",
                 std::max<int64_t>(settings.batch / unit, 1) * unit);
+}
+
+// The sizes to which the data axis may shrink and grow.
+absl::Status CheckDataSizes(const Settings& settings, const MeshSizes& mesh) {
+  const int64_t least = settings.min_dp == 0 ? mesh.dp : settings.min_dp;
+  const int64_t most = settings.max_dp == 0 ? mesh.dp : settings.max_dp;
+  if (least > mesh.dp) {
+    return Refuse(settings, "min_dp", "must be at most the dp ", mesh.dp,
+                  " of --mesh=", mesh.ToFlag());
+  }
+  if (most < mesh.dp) {
+    return Refuse(settings, "max_dp", "must be at least the dp ", mesh.dp,
+                  " of --mesh=", mesh.ToFlag());
+  }
+  // Hybrid sharding changes the number of replicas only.
+  const int64_t shard = mesh.dp_replicate > 1 ? mesh.dp_shard() : 1;
+  const auto check = [&](std::string_view flag, int64_t dp) {
+    const int64_t unit = dp * settings.parallel.micro_batch;
+    if (settings.batch % unit != 0) {
+      return Refuse(settings, flag, "dp ", dp,
+                    " x --micro_batch=", settings.parallel.micro_batch,
+                    " does not divide --batch=", settings.batch);
+    }
+    if (dp % shard == 0) return absl::OkStatus();
+    return Refuse(settings, flag, "is not a multiple of dp_shard ", shard,
+                  " of --mesh=", mesh.ToFlag());
+  };
+  TESSERA_RETURN_IF_ERROR(check("min_dp", least));
+  return check("max_dp", most);
 }
 
 // Every rank of the context group needs at least one position.
@@ -452,6 +483,7 @@ absl::Status CheckMesh(const Settings& settings) {
     if (!order.ok()) return Refuse(settings, "order", order.message());
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckDataSizes(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckSchedule(settings, mesh));
   return CheckBatchWarmup(settings, mesh);

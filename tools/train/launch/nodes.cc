@@ -309,10 +309,10 @@ void Nodes::Beat() {
   }
 }
 
-// A file that has not changed since this node began says nothing.
+// A file that has not changed since this node began says nothing. One that is
+// missing may be that of a node that has ended.
 void Nodes::Observe() {
   std::error_code error;
-  std::set<int64_t> found;
   for (const auto& entry :
        std::filesystem::directory_iterator(options_.directory, error)) {
     const std::string file = entry.path().filename().string();
@@ -322,7 +322,6 @@ void Nodes::Observe() {
         !absl::SimpleAtoi(number, &node)) {
       continue;
     }
-    found.insert(node);
     const std::string text = ReadText(entry.path().string());
     const std::vector<std::string> fields = absl::StrSplit(text, ' ');
     int64_t attempt = 0;
@@ -332,10 +331,6 @@ void Nodes::Observe() {
     seen = {text, fields[0], attempt,
             has_observed_ ? absl::Now() : absl::InfinitePast()};
   }
-  // The others have ended.
-  std::erase_if(seen_, [&](const auto& one) {
-    return !error && !found.contains(one.first);
-  });
   has_observed_ = true;
 }
 
@@ -353,8 +348,10 @@ Nodes::Names Nodes::LiveNodes() const {
 // All nodes that are alive wait for the same attempt.
 bool Nodes::IsSettled() const {
   return std::all_of(seen_.begin(), seen_.end(), [&](const auto& one) {
-    return one.first == options_.place.node || one.second.attempt == wanted_ ||
-           absl::Now() - one.second.changed >= options_.silence;
+    const auto& [node, seen] = one;
+    return node == options_.place.node || seen.attempt == wanted_ ||
+           absl::Now() - seen.changed >= options_.silence ||
+           !PathExists(NodeFile(options_.directory, node));
   });
 }
 

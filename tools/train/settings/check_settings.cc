@@ -349,31 +349,29 @@ absl::Status CheckBatch(const Settings& settings, const MeshSizes& mesh) {
 
 // The sizes to which the data axis may shrink and grow.
 absl::Status CheckDataSizes(const Settings& settings, const MeshSizes& mesh) {
-  const int64_t least = settings.min_dp == 0 ? mesh.dp : settings.min_dp;
-  const int64_t most = settings.max_dp == 0 ? mesh.dp : settings.max_dp;
-  if (least > mesh.dp) {
-    return Refuse(settings, "min_dp", "must be at most the dp ", mesh.dp,
-                  " of --mesh=", mesh.ToFlag());
-  }
-  if (most < mesh.dp) {
-    return Refuse(settings, "max_dp", "must be at least the dp ", mesh.dp,
-                  " of --mesh=", mesh.ToFlag());
-  }
   // Hybrid sharding changes the number of replicas only.
   const int64_t shard = mesh.dp_replicate > 1 ? mesh.dp_shard() : 1;
-  const auto check = [&](std::string_view flag, int64_t dp) {
-    const int64_t unit = dp * settings.parallel.micro_batch;
-    if (settings.batch % unit != 0) {
-      return Refuse(settings, flag, "dp ", dp,
-                    " x --micro_batch=", settings.parallel.micro_batch,
-                    " does not divide --batch=", settings.batch);
+  const int64_t micro_batch = settings.parallel.micro_batch;
+  const auto check = [&](std::string_view flag, int64_t dp, bool is_in_order) {
+    std::string why;
+    if (!is_in_order) {
+      why = absl::StrCat("must be at ", flag == "min_dp" ? "most" : "least",
+                         " the dp ", mesh.dp, " of --mesh=", mesh.ToFlag());
+    } else if (settings.batch % (dp * micro_batch) != 0) {
+      why = absl::StrCat("dp ", dp, " x --micro_batch=", micro_batch,
+                         " does not divide --batch=", settings.batch);
+    } else if (dp % shard != 0) {
+      why = absl::StrCat("is not a multiple of dp_shard ", shard,
+                         " of --mesh=", mesh.ToFlag());
+    } else {
+      return absl::OkStatus();
     }
-    if (dp % shard == 0) return absl::OkStatus();
-    return Refuse(settings, flag, "is not a multiple of dp_shard ", shard,
-                  " of --mesh=", mesh.ToFlag());
+    return Refuse(settings, flag, why, ", such as --", flag, "=", mesh.dp);
   };
-  TESSERA_RETURN_IF_ERROR(check("min_dp", least));
-  return check("max_dp", most);
+  const int64_t least = settings.min_dp == 0 ? mesh.dp : settings.min_dp;
+  const int64_t most = settings.max_dp == 0 ? mesh.dp : settings.max_dp;
+  TESSERA_RETURN_IF_ERROR(check("min_dp", least, least <= mesh.dp));
+  return check("max_dp", most, most >= mesh.dp);
 }
 
 // Every rank of the context group needs at least one position.

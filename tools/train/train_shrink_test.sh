@@ -95,28 +95,29 @@ compare fewer calm 1e-5 step-0 step-40
 expect_same_weights fewer/checkpoints/step-00000040 resumed/checkpoints/step-00000040
 
 # Two hosts. One is lost, and the run goes on without it; it comes back, and the run grows.
-large="--batch=64 --mesh=dp2 --steps=300"
-for node in 0 1; do start_node hosts $node $large --snapshot_every=1 --max_restarts=2 --min_dp=1; done
+long="--batch=8 --mesh=dp2 --lr_schedule=constant --warmup_steps=0"
+for node in 0 1; do start_node hosts $node $long --steps=100000 --snapshot_every=1 --max_restarts=2 --min_dp=1; done
 survivor=${pids[0]}
 await_steps hosts 10
 kill -9 ${pids[1]}
 await_line hosts.err0 "continues on dp1 (of dp2), 1 of 2 hosts, from .*; grows when a host joins"
-start_node hosts 1 $large --snapshot_every=1 --max_restarts=2 --min_dp=1
-for node in 0 1; do expect_code hosts $node 0; done
-expect_line hosts.err0 "the node of rank 1 has been silent for 3s; the others save their copies in memory"
-expect_line hosts.err0 "a new host joins: ends after step [0-9]* of 300 with a checkpoint"
-expect_line hosts.err0 "continues on dp2, 2 of 2 hosts, from "
-expect_line hosts.out0 "steps of 2048 tokens"
-expect_clean hosts
+start_node hosts 1 $long --steps=100000 --snapshot_every=1 --max_restarts=2 --min_dp=1
+await_line hosts.err0 "continues on dp2, 2 of 2 hosts, from "
 less=$(step_in hosts.err0 "continues on dp1") more=$(step_in hosts.err0 "continues on dp2")
-for mesh in dp1 dp2; do
-  from=$([ $mesh = dp1 ] && echo $less || echo $more)
-  "$train" $common $large --mesh=$mesh --run_dir=on_$mesh --resume=hosts/checkpoints/$from >out 2>err || fail "on $mesh: $(cat err)"
-done
+await_steps hosts $((10#${more#step-} + 10))
+kill -TERM ${pids[1]}
+for node in 0 1; do expect_code hosts $node 143; done
+expect_line hosts.err0 "the node of rank 1 has been silent for 3s; the others save their copies in memory"
+expect_line hosts.err0 "a new host joins: ends after step [0-9]* of 100000 with a checkpoint"
+expect_clean hosts
+end=$(ls hosts/checkpoints | tail -1)
+resume="$long --steps=$((10#${end#step-}))"
+"$train" $common $resume --run_dir=on_dp2 --resume=hosts/checkpoints/$more >out 2>err || fail "on dp2: $(cat err)"
+"$train" $common $resume --run_dir=on_dp1 --resume=hosts/checkpoints/$less --mesh=dp1 >out 2>err || fail "on dp1: $(cat err)"
 compare hosts on_dp1 0 $less $more
-compare hosts on_dp2 0 $more step-300
-compare hosts on_dp1 1e-4 $less step-300
-expect_same_weights on_dp2/checkpoints/step-00000300 hosts/checkpoints/step-00000300
+compare hosts on_dp2 0 $more $end
+compare hosts on_dp1 1e-4 $less $end
+expect_same_weights on_dp2/checkpoints/$end hosts/checkpoints/$end
 
 # Without copies, and the first host is lost: the other one goes on from the last checkpoint.
 for node in 0 1; do start_node alone $node $small --mesh=dp2 --checkpoint_every=5 --max_restarts=1 --min_dp=1; done
@@ -127,12 +128,14 @@ expect_code alone 1 0
 expect_line alone.err1 "continues on dp1 (of dp2), 1 of 2 hosts, from "
 expect_line alone.out1 "steps of 256 tokens"
 expect_clean alone
-"$train" $common $small --mesh=dp2 --run_dir=two >out 2>err || fail "two: $(cat err)"
-compare alone two 1e-5 step-0 step-40
+compare alone calm 1e-5 step-0 step-40
 
 # More hosts than at the start.
-for node in 0 1 2 3; do start_node wide $node $large --steps=100000 --max_restarts=1 --max_dp=4; done
+wide="$long --steps=100000 --max_restarts=1 --max_dp=4"
+for node in 0 1; do start_node wide $node $wide; done
 survivor=${pids[0]}
+await_steps wide 5
+for node in 2 3; do start_node wide $node $wide; done
 await_line wide.err0 "continues on dp4 (of dp2), 4 of 2 hosts, from "
 more=$(step_in wide.err0 "continues on dp4")
 await_steps wide $((10#${more#step-} + 5))

@@ -151,6 +151,8 @@ refuse() {
 refuse --max_restarts=1 --min_dp=4
 refuse --max_restarts=1 --max_dp=4
 refuse --max_restarts=0 --min_dp=1
+refuse --max_restarts=1 --elastic
+grep -q -- --min_dp=1 err || fail "no word of --min_dp: $(cat err)"
 refuse --mesh=dp4 --min_dp=3 --max_restarts=1
 
 [ $failures = 0 ] && echo PASSED

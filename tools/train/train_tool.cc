@@ -142,11 +142,24 @@ tools::Flag LauncherFlag() {
   return flag;
 }
 
+// A flag of earlier versions.
+tools::Flag ElasticFlag() {
+  tools::Flag flag = {.name = "elastic"};
+  flag.is_boolean = true;
+  flag.set = [](std::string_view value) {
+    return tools::FlagError("elastic", value,
+                            "has another name; --min_dp=1 allows restarts with "
+                            "fewer data-parallel ranks, down to 1");
+  };
+  return flag;
+}
+
 }  // namespace
 
 tools::Tool TrainTool(TrainFlags& flags) {
   std::vector<tools::Flag> all = flags.settings.Flags();
   all.push_back(LauncherFlag());
+  all.push_back(ElasticFlag());
   absl::c_move(NodeFlags(flags.place), std::back_inserter(all));
   return {.name = "train",
           .summary = "Trains a Llama-architecture model over a mesh of ranks.",

@@ -204,7 +204,7 @@ absl::StatusOr<std::unique_ptr<Nodes>> Nodes::Join(const Options& options) {
           error.value(),
           absl::StrCat("cannot make the directory ", options.directory));
     }
-    nodes->RemoveOldFiles();
+    TESSERA_RETURN_IF_ERROR(nodes->RemoveOldFiles());
     nodes->wanted_ = 1;
   }
   nodes->heart_ =
@@ -268,12 +268,16 @@ bool Nodes::IsRunning(const std::string& directory) {
 }
 
 // Nodes that wait write theirs again.
-void Nodes::RemoveOldFiles() const {
+absl::Status Nodes::RemoveOldFiles() const {
   std::error_code error;
   for (const auto& entry :
        std::filesystem::directory_iterator(options_.directory, error)) {
     std::filesystem::remove_all(entry.path(), error);
   }
+  const int64_t left = NewestAttempt();
+  if (left == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot remove the files of an earlier run, ", DirectoryOf(left)));
 }
 
 int64_t Nodes::NewestAttempt() const {

@@ -164,7 +164,7 @@ class Nodes {
   AttemptFiles files() const { return {directory()}; }
   absl::Status CheckIsAlone() const;
   bool HasLiveRun() const;
-  void RemoveOldFiles() const;
+  absl::Status RemoveOldFiles() const;
   int64_t NewestAttempt() const;
   void FollowRun();
   bool IsFirst() const;

@@ -97,7 +97,7 @@ AttemptOutcome Replacements::FailureOf(const tools::RankExit& exit) const {
   for (const RankReport& report :
        options_.files.ReadReports(settings_.parallel.mesh.world_size())) {
     if (report.rank != rank || exit.by_signal) continue;
-    failure.status = NameRank(report);
+    failure.status = report.status;
     failure.died = false;
   }
   return failure;
@@ -126,7 +126,9 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
   const bool goes_on = !before.has_value() && MayGoOn(failure, round);
   absl::Status written;
   if (!goes_on && !before.has_value()) {
-    written = files.WriteEnding({round, {rank, 0, failure.status}});
+    const RankReport cause = {rank, 0, failure.status};
+    written = files.WriteEnding(
+        {round, failure.died ? cause : RankReport{rank, 0, NameRank(cause)}});
   }
   written.Update(files.WriteRound(rank, round));
   if (!written.ok()) return std::nullopt;
@@ -443,7 +445,8 @@ std::string Source(const Settings& settings) {
   return settings.resume.empty() ? "the beginning" : settings.resume;
 }
 
-// Says how the run goes on after a restart.
+// Says with which ranks the run starts, if not with those of --mesh, or
+// continues after a restart.
 void SayMesh(const Settings& wanted, const Settings& settings,
              const AttemptOptions& options) {
   const Nodes& nodes = *options.nodes;
@@ -453,10 +456,10 @@ void SayMesh(const Settings& wanted, const Settings& settings,
   const std::string differs =
       mesh.dp == whole.dp ? "" : absl::StrCat(" (of ", whole.ToFlag(), ")");
   const bool may_grow = mesh.dp < std::max(whole.dp, wanted.max_dp);
-  options.notice(absl::StrCat("continues on ", mesh.ToFlag(), differs, ", ",
-                              nodes.size(), " of ", nodes.place().nodes,
-                              " hosts, from ", Source(settings),
-                              may_grow ? "; grows when a host joins" : ""));
+  options.notice(absl::StrCat(
+      nodes.attempt() == 1 ? "starts" : "continues", " on ", mesh.ToFlag(),
+      differs, ", ", nodes.size(), " of ", nodes.place().nodes, " hosts, from ",
+      Source(settings), may_grow ? "; grows when a host joins" : ""));
 }
 
 // An attempt of all nodes.
@@ -475,6 +478,11 @@ absl::Status TryWithNodes(const Settings& settings,
   const absl::Status status = RunRanks(chosen, here, outcome);
   if (!status.ok()) outcome.status = status;
   outcome.took_a_step = here.files.TookAStep();
+  // The cause may be the loss of another node.
+  if (outcome.took_a_step && absl::IsFailedPrecondition(outcome.status) &&
+      outcome.rank.has_value()) {
+    outcome.status = absl::AbortedError(outcome.status.message());
+  }
   // A run that is asked to end ends on all nodes.
   const bool was_asked =
       outcome.signal == SIGTERM && outcome.took_a_step && !outcome.died;

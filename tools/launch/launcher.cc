@@ -610,6 +610,8 @@ void Supervisor::HandleTimers() {
   if (hung_at_ && now >= *hung_at_) {
     KillHung();
     TakeOver();
+    const int signal = plan_.next_signal ? plan_.next_signal() : 0;
+    if (signal != 0 && !is_ending_) ranks_.Signal(signal);
     hung_at_ = Clock::now() + kHungInterval;
   }
   if (reap_at_ && now >= *reap_at_) {

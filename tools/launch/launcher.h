@@ -110,6 +110,9 @@ struct LaunchPlan {
   // Called once per second. Returns further ranks to start, of nodes that were
   // lost. Their output has no prefixes.
   std::function<std::vector<RankStart>()> take_over = nullptr;
+  // Called once per second. Returns a signal for all ranks of this node, 0 for
+  // none.
+  std::function<int()> next_signal = nullptr;
 
   static constexpr int64_t kMaxRanks = 4096;
 };

@@ -222,9 +222,9 @@ grep -q "SIGKILL.*restart 1 of 1 on dp2,pp2,tp2 from $PWD/restarted/checkpoints/
 compare restarted calm 0
 expect_no_ranks restarted
 
-# An elastic job that is killed before its first step (it measures costs first, for a second) continues with fewer
+# A job with --min_dp that is killed before its first step (it measures costs first, for a second) continues with fewer
 # data-parallel ranks and the same losses.
-XDG_CACHE_HOME=$TEST_TMPDIR/cold "$train" $tiny --strategy=adaptive --steps=8 --run_dir=elastic --max_restarts=1 --elastic >out 2>err &
+XDG_CACHE_HOME=$TEST_TMPDIR/cold "$train" $tiny --strategy=adaptive --steps=8 --run_dir=elastic --max_restarts=1 --min_dp=1 >out 2>err &
 pid=$!
 await has_ranks elastic 8
 kill -9 "$(ranks_of elastic | shuf -n 1)"

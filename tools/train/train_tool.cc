@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -141,11 +142,24 @@ tools::Flag LauncherFlag() {
   return flag;
 }
 
+// A flag of earlier versions.
+tools::Flag ElasticFlag() {
+  tools::Flag flag = {.name = "elastic"};
+  flag.is_boolean = true;
+  flag.set = [](std::string_view value) {
+    return tools::FlagError("elastic", value,
+                            "has another name; --min_dp=1 allows restarts with "
+                            "fewer data-parallel ranks, down to 1");
+  };
+  return flag;
+}
+
 }  // namespace
 
 tools::Tool TrainTool(TrainFlags& flags) {
   std::vector<tools::Flag> all = flags.settings.Flags();
   all.push_back(LauncherFlag());
+  all.push_back(ElasticFlag());
   absl::c_move(NodeFlags(flags.place), std::back_inserter(all));
   return {.name = "train",
           .summary = "Trains a Llama-architecture model over a mesh of ranks.",
@@ -203,12 +217,14 @@ absl::Status RunHere(const Settings& settings, const NodePlace& place,
   // A lost first node that is started again finds a run that goes on.
   const bool begins =
       place.node == 0 &&
-      (place.is_alone() || !Nodes::IsRunning({RunDirectory(path).exchange()}));
+      (place.is_alone() || !Nodes::IsRunning(RunDirectory(path).exchange()));
   if (begins) TESSERA_RETURN_IF_ERROR(CheckOutputs(settings));
   TESSERA_ASSIGN_OR_RETURN(CheckedRun run, CheckRun(settings, err));
   TESSERA_RETURN_IF_ERROR(
       CheckMemory(run.settings, run.identity.model, ranks_here, err));
   if (!begins) {
+    // The node that begins selects it.
+    run.settings.resume = RunDirectory(path).LastCheckpoint();
     return RunJob(run, RunDirectory(path), place, out, err, exit_code);
   }
   TESSERA_ASSIGN_OR_RETURN(run.settings.resume,
@@ -316,6 +332,24 @@ void Announce(const CheckedRun& run, const RunDirectory& directory,
       << std::endl;
 }
 
+// Meets the other nodes; null on one node.
+absl::StatusOr<std::unique_ptr<Nodes>> JoinNodes(
+    const Settings& settings, const NodePlace& place,
+    const RunDirectory& directory,
+    std::function<void(const std::string&)> notice) {
+  constexpr absl::Duration kLeastSilence = absl::Seconds(3);
+  constexpr absl::Duration kLeastPatience = absl::Minutes(2);
+  if (place.is_alone()) return nullptr;
+  const absl::Duration silence =
+      HangTimeoutOf(settings).value_or(absl::Seconds(10));
+  return Nodes::Join(
+      {.place = place,
+       .directory = directory.exchange(),
+       .patience = std::max(kLeastPatience, 3 * settings.parallel.timeout),
+       .silence = std::max(kLeastSilence, silence),
+       .notice = std::move(notice)});
+}
+
 absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                     const NodePlace& place, std::ostream& out,
                     std::ostream& err, int& exit_code) {
@@ -323,8 +357,10 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   const auto notice = [&](const std::string& line) {
     err << "train: " << line << std::endl;
   };
-  const auto attempt_at = [&](const Settings& settings,
-                              const NodePlace& where) {
+  absl::StatusOr<std::unique_ptr<Nodes>> nodes =
+      JoinNodes(run.settings, place, directory, notice);
+  if (!nodes.ok()) return AsFailedRun(nodes.status());
+  const auto attempt = [&](const Settings& settings) {
     out.flush();
     return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
                       {.files = {directory.exchange(), directory.NextFlight()},
@@ -332,17 +368,16 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
                        .notice = notice,
                        .sinks = {},
                        .is_terminal = isatty(STDERR_FILENO) == 1,
-                       .place = where});
-  };
-  const auto attempt = [&](const Settings& settings) {
-    return attempt_at(settings, place);
+                       .nodes = nodes->get()});
   };
   const AttemptOutcome trained = Supervise(
       In(directory, run.settings),
       {.attempt = attempt,
        .last_checkpoint = [&] { return directory.LastCheckpoint(); },
        .is_valid = [](const Settings& s) { return CheckSettings(s).ok(); },
-       .notice = notice});
+       .notice = notice,
+       .are_nodes = !place.is_alone()});
+  nodes->reset();
   // Other nodes may still use the directory; the last one removes their files.
   if (place.is_alone() || !PathExists(directory.exchange())) {
     directory.CleanUp();
@@ -353,7 +388,7 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   if (trained.result.empty()) return absl::OkStatus();  // Another node has it.
   const auto train_again =
       [&](const Settings& settings) -> absl::StatusOr<std::string> {
-    AttemptOutcome outcome = attempt_at(settings, NodePlace());
+    AttemptOutcome outcome = attempt(settings);
     if (outcome.signal.has_value()) exit_code = 128 + *outcome.signal;
     if (!outcome.status.ok()) return outcome.status;
     return std::move(outcome.result);

@@ -202,6 +202,30 @@ absl::Status CheckArguments(std::span<const CheckpointGroups> groups,
   return absl::OkStatus();
 }
 
+// A report with this rank's position in the groups.
+SaveReport PlaceOf(const CheckpointGroups& groups) {
+  return {.part = groups.part,
+          .shard_rank = groups.shard->rank().value(),
+          .shard_ranks = groups.shard->size(),
+          .writes = groups.replicas == nullptr ||
+                    groups.replicas->rank() == collectives::Rank(0)};
+}
+
+// The share that the report describes.
+absl::StatusOr<StateShare> ShareFor(const SaveReport& report,
+                                    const ShardedState& state) {
+  const topology::Rank shard_rank(report.shard_rank);
+  TESSERA_ASSIGN_OR_RETURN(StateShare share,
+                           ShareOf(state, shard_rank, report.shard_ranks));
+  if (share.layout.ranks() == report.shard_ranks && share.rank == shard_rank) {
+    return share;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the state is sharded over ", share.layout.ranks(),
+                   " ranks, the group of the checkpoint has ",
+                   report.shard_ranks, "; give the shard group of the state"));
+}
+
 // The manifest's description of the part.
 absl::StatusOr<std::string> Describe(const StateShare& share,
                                      ShardedState& state, std::string part,
@@ -303,6 +327,18 @@ absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
   return report;
 }
 
+absl::StatusOr<SaveReport> DescribeShard(const CheckpointGroups& groups,
+                                         ShardedState& state,
+                                         CheckpointMetadata metadata) {
+  SaveReport report = PlaceOf(groups);
+  report.step = state.steps();
+  TESSERA_ASSIGN_OR_RETURN(const StateShare share, ShareFor(report, state));
+  TESSERA_ASSIGN_OR_RETURN(
+      report.description,
+      Describe(share, state, report.part, std::move(metadata)));
+  return report;
+}
+
 absl::Status CheckReports(const std::vector<SaveReport>& reports) {
   std::map<std::string, PartRanks> parts;
   for (const SaveReport& report : reports) {
@@ -378,12 +414,7 @@ CheckpointWriter::CheckpointWriter(std::span<const CheckpointGroups> groups,
                                    const CheckpointWriterOptions& options)
     : options_(options) {
   for (const CheckpointGroups& of_state : groups) {
-    places_.push_back(
-        {.part = of_state.part,
-         .shard_rank = of_state.shard->rank(),
-         .shard_ranks = of_state.shard->size(),
-         .writes = of_state.replicas == nullptr ||
-                   of_state.replicas->rank() == collectives::Rank(0)});
+    places_.push_back(PlaceOf(of_state));
   }
 }
 
@@ -418,30 +449,17 @@ SaveJob CheckpointWriter::MakeJob() const {
                                              : &FileCalls::System()};
 }
 
-absl::Status CheckpointWriter::Prepare(const Place& place, SavedState& saved,
-                                       SaveReport& report,
+absl::Status CheckpointWriter::Prepare(SavedState& saved, SaveReport& report,
                                        std::vector<BlockRange>& blocks) const {
-  report = {.step = saved.state.steps(),
-            .part = place.part,
-            .shard_rank = place.shard_rank.value(),
-            .shard_ranks = place.shard_ranks,
-            .writes = place.writes};
-  TESSERA_ASSIGN_OR_RETURN(
-      const StateShare share,
-      ShareOf(saved.state, place.shard_rank, place.shard_ranks));
-  if (share.layout.ranks() != place.shard_ranks ||
-      share.rank != place.shard_rank) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the state is sharded over ", share.layout.ranks(),
-                     " ranks, the group of the checkpoint has ",
-                     place.shard_ranks, "; give the shard group of the state"));
-  }
-  if (!place.writes) return absl::OkStatus();
+  report.step = saved.state.steps();
+  TESSERA_ASSIGN_OR_RETURN(const StateShare share,
+                           ShareFor(report, saved.state));
+  if (!report.writes) return absl::OkStatus();
   blocks = PlanBlocks(share, MomentsOf(saved.state), options_.block_elements);
-  if (place.shard_rank != topology::Rank(0)) return absl::OkStatus();
+  if (report.shard_rank != 0) return absl::OkStatus();
   TESSERA_ASSIGN_OR_RETURN(
       report.description,
-      Describe(share, saved.state, place.part, std::move(saved.metadata)));
+      Describe(share, saved.state, report.part, std::move(saved.metadata)));
   return absl::OkStatus();
 }
 
@@ -450,8 +468,9 @@ PendingCheckpoint CheckpointWriter::Start(std::vector<SavedState> states) {
   SaveJob job = MakeJob();
   for (size_t i = 0; i < places_.size(); ++i) {
     SaveJob::Shard& shard = job.shards.emplace_back();
+    shard.report = places_[i];
     std::vector<BlockRange> blocks;
-    absl::Status status = Prepare(places_[i], states[i], shard.report, blocks);
+    absl::Status status = Prepare(states[i], shard.report, blocks);
     auto snapshot = std::make_shared<Snapshot>();
     if (status.ok() && places_[i].writes) {
       auto taken = Snapshot::Take(states[i].state, std::move(blocks),
@@ -479,9 +498,8 @@ absl::StatusOr<std::string> CheckpointWriter::Save(
   std::vector<std::vector<BlockRange>> blocks(places_.size());
   for (size_t i = 0; i < places_.size(); ++i) {
     SaveJob::Shard& shard = job.shards.emplace_back();
-    const absl::Status ready =
-        Prepare(places_[i], states[i], shard.report, blocks[i]);
-    shard.report.status = ready;
+    shard.report = places_[i];
+    shard.report.status = Prepare(states[i], shard.report, blocks[i]);
     shard.for_each_block = [&state = states[i].state,
                             &of_state = blocks[i]](BlockUse use) {
       return ReadBlocks(state, of_state, use);

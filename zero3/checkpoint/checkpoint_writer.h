@@ -102,6 +102,12 @@ struct SaveReport {
 std::string FormatReport(const SaveReport& report);
 absl::StatusOr<SaveReport> ParseReport(std::string_view text);
 
+// The report about this rank's shard of `state` before it is written, with a
+// description on every rank.
+absl::StatusOr<SaveReport> DescribeShard(const CheckpointGroups& groups,
+                                         ShardedState& state,
+                                         CheckpointMetadata metadata);
+
 // OK if all ranks are at the same step and each shard of each part is written
 // once; a rank has one report per state. Otherwise FailedPrecondition, with the
 // rank and the remedy.
@@ -253,25 +259,16 @@ class CheckpointWriter {
   }
 
  private:
-  // This rank's position in a state's groups.
-  struct Place {
-    std::string part;
-    topology::Rank shard_rank;
-    int64_t shard_ranks = 1;
-    bool writes = true;
-  };
-
   CheckpointWriter(std::span<const CheckpointGroups> groups,
                    const CheckpointWriterOptions& options);
 
   void Join();
-  absl::Status Prepare(const Place& place, SavedState& saved,
-                       SaveReport& report,
+  absl::Status Prepare(SavedState& saved, SaveReport& report,
                        std::vector<BlockRange>& blocks) const;
   SaveJob MakeJob() const;
 
   const CheckpointWriterOptions options_;
-  std::vector<Place> places_;  // By state.
+  std::vector<SaveReport> places_;  // By state: the shards of this rank.
   std::unique_ptr<collectives::Communicator> group_;
   std::thread thread_;
 };

@@ -10,13 +10,19 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "base/fnv1a.h"
 #include "base/json/json.h"
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/step/run_progress.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/file_calls.h"
 #include "zero3/checkpoint/state_blocks.h"
+#include "zero3/layout/state_layout.h"
 
 namespace tessera::train {
 namespace {
@@ -69,6 +75,119 @@ std::string FormOf(const std::vector<std::vector<BlockRange>>& parts,
 int64_t BytesOfForm(std::string_view form) {
   int64_t bytes = 0;
   return absl::SimpleAtoi(form.substr(0, form.find(' ')), &bytes) ? bytes : 0;
+}
+
+// What checkpoints record of the state besides its blocks.
+struct StateNumbers {
+  int64_t steps = 0;
+  double loss_scale = 1;
+  int64_t steps_since_scale_change = 0;
+};
+
+std::string TextAt(const zero3::CheckpointMetadata& metadata,
+                   std::string_view key) {
+  const auto found = metadata.find(std::string(key));
+  return found == metadata.end() ? "" : found->second;
+}
+
+absl::StatusOr<StateNumbers> NumbersFrom(
+    const zero3::CheckpointMetadata& metadata) {
+  StateNumbers numbers;
+  if (!absl::SimpleAtoi(TextAt(metadata, kStateStepsKey), &numbers.steps) ||
+      !absl::SimpleAtoi(TextAt(metadata, kStepsOfScaleKey),
+                        &numbers.steps_since_scale_change) ||
+      !absl::SimpleAtod(TextAt(metadata, kLossScaleKey), &numbers.loss_scale)) {
+    return absl::InternalError("a copy in memory has invalid metadata");
+  }
+  return numbers;
+}
+
+// BlocksToCopy of the state that a shard belongs to. At stage 0 that is the
+// whole state.
+absl::StatusOr<std::vector<BlockRange>> CopiedBlocks(
+    const zero3::CheckpointPart& part, topology::Rank shard_rank) {
+  zero3::StateShare share = {part.layout, shard_rank};
+  if (part.stage == 0) {
+    zero3::LayoutOptions options = part.layout.options();
+    options.ranks = 1;
+    share.rank = topology::Rank(0);
+    TESSERA_ASSIGN_OR_RETURN(share.layout,
+                             zero3::StateLayout::Create(part.model(), options));
+  }
+  return zero3::PlanBlocks(share, part.moment_kinds(), kBlockElements);
+}
+
+// Passes the blocks of `file` to `use`. `source` has those of `copied`, which
+// include their elements, one after the other.
+absl::Status ForEachBlock(const std::vector<BlockRange>& copied,
+                          std::span<const std::byte> source,
+                          const std::vector<BlockRange>& file,
+                          zero3::BlockUse use) {
+  std::vector<std::byte> bytes;
+  auto from = copied.begin();
+  for (const BlockRange& range : file) {
+    bytes.resize(static_cast<size_t>(range.bytes()));
+    for (int64_t at = range.begin; at < range.end;) {
+      while (from->parameter != range.parameter || from->part != range.part ||
+             from->end <= at) {
+        source = source.subspan(static_cast<size_t>(from->bytes()));
+        ++from;
+      }
+      const int64_t end = std::min(range.end, from->end);
+      zero3::CopyElements(
+          {from->format, from->begin, from->size(), source.data()},
+          {range.format, range.begin, range.size(), bytes.data()}, at, end);
+      at = end;
+    }
+    TESSERA_RETURN_IF_ERROR(use(range, bytes));
+  }
+  return absl::OkStatus();
+}
+
+// The description of a part at the step of a copy.
+absl::StatusOr<std::string> DescribeAt(zero3::CheckpointPart part,
+                                       const StateNumbers& numbers,
+                                       zero3::CheckpointMetadata metadata) {
+  for (const std::string_view key :
+       {kStateStepsKey, kLossScaleKey, kStepsOfScaleKey, kScalesKey}) {
+    metadata.erase(std::string(key));
+  }
+  part.metadata.merge(std::move(metadata));
+  part.loss_scale = numbers.loss_scale;
+  part.steps_since_scale_change = numbers.steps_since_scale_change;
+  return zero3::FormatPart(part);
+}
+
+// Adds the shards of a copy, `bytes`, that was planned in this way.
+absl::Status AddPlanned(const std::string& plan,
+                        const zero3::CheckpointMetadata& metadata,
+                        std::span<const std::byte> bytes, zero3::SaveJob& job) {
+  TESSERA_ASSIGN_OR_RETURN(const StateNumbers numbers, NumbersFrom(metadata));
+  for (const std::string_view line : absl::StrSplit(plan, '\n')) {
+    TESSERA_ASSIGN_OR_RETURN(zero3::SaveReport report,
+                             zero3::ParseReport(line));
+    TESSERA_ASSIGN_OR_RETURN(const zero3::CheckpointPart part,
+                             zero3::ParsePart(report.description));
+    const topology::Rank shard_rank(report.shard_rank);
+    TESSERA_ASSIGN_OR_RETURN(auto copied, CopiedBlocks(part, shard_rank));
+    auto file = zero3::PlanBlocks({part.layout, shard_rank},
+                                  part.moment_kinds(), kBlockElements);
+    const auto size = static_cast<size_t>(BytesOf(copied));
+    report.step = numbers.steps;
+    const bool describes = report.writes && report.shard_rank == 0;
+    report.description.clear();
+    if (describes) {
+      TESSERA_ASSIGN_OR_RETURN(report.description,
+                               DescribeAt(part, numbers, metadata));
+    }
+    job.shards.push_back(
+        {std::move(report), [copied = std::move(copied), file = std::move(file),
+                             source = bytes.first(size)](zero3::BlockUse use) {
+           return ForEachBlock(copied, source, file, use);
+         }});
+    bytes = bytes.subspan(size);
+  }
+  return absl::OkStatus();
 }
 
 collectives::ConstBuffer Sent(const zero3::AccountedMemory& memory) {
@@ -173,14 +292,28 @@ std::optional<int64_t> MemoryCopies::HolderOf(int64_t rank,
   return std::nullopt;
 }
 
+bool MemoryCopies::HasOwn(int64_t rank, int64_t sequence) const {
+  const Offer* const own = Find(offers_[static_cast<size_t>(rank)], sequence);
+  return own != nullptr && !own->own_form.empty();
+}
+
 // True if each rank has its own copy, or another rank holds one.
 bool MemoryCopies::AreComplete(int64_t sequence) const {
   for (int64_t r = 0; r < size(); ++r) {
-    const Offer* const own = Find(offers_[static_cast<size_t>(r)], sequence);
-    const bool has_own = own != nullptr && !own->own_form.empty();
-    if (!has_own && !HolderOf(r, sequence).has_value()) return false;
+    if (!HasOwn(r, sequence) && !HolderOf(r, sequence).has_value()) {
+      return false;
+    }
   }
   return true;
+}
+
+std::optional<MemoryCopies::Copies> MemoryCopies::TakeFound() {
+  for (std::optional<Copies>* copies : {&committed_, &pending_}) {
+    if (copies->has_value() && (*copies)->sequence == found_) {
+      return std::exchange(*copies, std::nullopt);
+    }
+  }
+  return std::nullopt;
 }
 
 absl::StatusOr<bool> MemoryCopies::Join(
@@ -229,19 +362,45 @@ absl::StatusOr<std::vector<std::string>> MemoryCopies::ExchangeForms(
                                *group_, own_form_, group_->options().timeout));
   const int64_t held = group_->rank().value() + size() - distance_;
   held_form_ = forms[static_cast<size_t>(held % size())];
+  TESSERA_RETURN_IF_ERROR(ExchangePlans(rank));
   return forms;
+}
+
+absl::Status MemoryCopies::ExchangePlans(TrainRank& rank) {
+  const std::vector<zero3::CheckpointGroups> groups = CheckpointGroupsOf(rank);
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const ShardedModel::Part& part = rank.model().parts()[i];
+    TESSERA_ASSIGN_OR_RETURN(const zero3::SaveReport report,
+                             zero3::DescribeShard(groups[i], *part.state,
+                                                  MetadataOfPart(rank, part)));
+    lines.push_back(zero3::FormatReport(report));
+  }
+  own_plan_ = std::make_shared<const std::string>(absl::StrJoin(lines, "\n"));
+  const Rank to((group_->rank().value() + distance_) % size());
+  const Rank from((group_->rank().value() + size() - distance_) % size());
+  const auto own_bytes = static_cast<int64_t>(own_plan_->size());
+  int64_t held_bytes = 0;
+  TESSERA_RETURN_IF_ERROR(group_->SendReceive(
+      {&own_bytes, 1, DType::kI64}, to, {&held_bytes, 1, DType::kI64}, from));
+  std::string held(static_cast<size_t>(held_bytes), ' ');
+  TESSERA_RETURN_IF_ERROR(
+      group_->SendReceive({own_plan_->data(), own_bytes, DType::kU8}, to,
+                          {held.data(), held_bytes, DType::kU8}, from));
+  held_plan_ = std::make_shared<const std::string>(std::move(held));
+  return absl::OkStatus();
 }
 
 // True if all copies that Restore would use have the forms of the states.
 bool MemoryCopies::FormsAreEqual(const std::vector<std::string>& forms) const {
   for (size_t r = 0; r < forms.size(); ++r) {
-    const Offer* const own = Find(offers_[r], found_);
-    if (own != nullptr && !own->own_form.empty()) {
-      if (own->own_form != forms[r]) return false;
+    const auto rank = static_cast<int64_t>(r);
+    if (HasOwn(rank, found_)) {
+      if (Find(offers_[r], found_)->own_form != forms[r]) return false;
       continue;
     }
     // Exists, because the copies are complete.
-    const int64_t holder = *HolderOf(static_cast<int64_t>(r), found_);
+    const int64_t holder = *HolderOf(rank, found_);
     const Offer& held = *Find(offers_[static_cast<size_t>(holder)], found_);
     if (held.held_form != forms[r]) return false;
   }
@@ -263,12 +422,7 @@ absl::StatusOr<std::optional<zero3::CheckpointMetadata>> MemoryCopies::Restore(
     Drop();
     return std::nullopt;
   }
-  Copies copies;
-  if (committed_.has_value() && committed_->sequence == found_) {
-    copies = *std::move(committed_);
-  } else if (pending_.has_value() && pending_->sequence == found_) {
-    copies = *std::move(pending_);
-  }
+  Copies copies = TakeFound().value_or(Copies());
   Drop();
   TESSERA_RETURN_IF_ERROR(Return(copies));
   const absl::StatusOr<int64_t> steps = Write(copies, rank);
@@ -285,8 +439,7 @@ absl::StatusOr<std::optional<zero3::CheckpointMetadata>> MemoryCopies::Restore(
 absl::Status MemoryCopies::Return(Copies& copies) {
   const int64_t self = group_->rank().value();
   for (int64_t r = 0; r < size(); ++r) {
-    const Offer* const own = Find(offers_[static_cast<size_t>(r)], found_);
-    if (own != nullptr && !own->own_form.empty()) continue;
+    if (HasOwn(r, found_)) continue;
     const int64_t holder = *HolderOf(r, found_);
     if (self == holder) {
       TESSERA_RETURN_IF_ERROR(group_->Send(Sent(copies.held), Rank(r)));
@@ -296,6 +449,7 @@ absl::Status MemoryCopies::Return(Copies& copies) {
     copies.sequence = found_;
     copies.metadata = offer.metadata;
     copies.own_form = offer.held_form;
+    copies.own_plan = own_plan_;
     TESSERA_ASSIGN_OR_RETURN(copies.own,
                              Allocate(BytesOfForm(copies.own_form)));
     TESSERA_RETURN_IF_ERROR(
@@ -308,17 +462,8 @@ absl::Status MemoryCopies::Return(Copies& copies) {
 absl::StatusOr<int64_t> MemoryCopies::Write(const Copies& copies,
                                             TrainRank& rank) {
   TESSERA_ASSIGN_OR_RETURN(RunProgress progress, ProgressFrom(copies.metadata));
-  int64_t steps = 0, steps_of_scale = 0;
-  double scale = 1;
-  const auto text = [&](std::string_view key) {
-    const auto found = copies.metadata.find(std::string(key));
-    return found == copies.metadata.end() ? std::string() : found->second;
-  };
-  if (!absl::SimpleAtoi(text(kStateStepsKey), &steps) ||
-      !absl::SimpleAtoi(text(kStepsOfScaleKey), &steps_of_scale) ||
-      !absl::SimpleAtod(text(kLossScaleKey), &scale)) {
-    return absl::InternalError("a copy in memory has invalid metadata");
-  }
+  TESSERA_ASSIGN_OR_RETURN(const StateNumbers numbers,
+                           NumbersFrom(copies.metadata));
   std::span<const std::byte> bytes = copies.own.bytes();
   for (size_t i = 0; i < blocks_.size(); ++i) {
     zero3::ShardedState& state = *rank.model().parts()[i].state;
@@ -327,16 +472,80 @@ absl::StatusOr<int64_t> MemoryCopies::Write(const Copies& copies,
         zero3::WriteBlocks(state, blocks_[i], bytes.first(size)));
     bytes = bytes.subspan(size);
     TESSERA_RETURN_IF_ERROR(state.optimizer().Settle());
-    state.scaler().Restore(scale, steps_of_scale);
+    state.scaler().Restore(numbers.loss_scale,
+                           numbers.steps_since_scale_change);
   }
   if (rank.fp8() != nullptr) {
     zero3::ShardedState& state = rank.state();
     TESSERA_RETURN_IF_ERROR(state.staging().Upload(bytes, ScalesOf(rank)));
     TESSERA_RETURN_IF_ERROR(state.queue().Synchronize());
-    rank.fp8()->set_has_history(!text(kScalesKey).empty());
+    rank.fp8()->set_has_history(!TextAt(copies.metadata, kScalesKey).empty());
   }
   rank.SetProgress(std::move(progress));
-  return steps;
+  return numbers.steps;
+}
+
+absl::Status MemoryCopies::AddShards(const Copies& copies,
+                                     zero3::SaveJob& job) const {
+  const int64_t self = group_->rank().value();
+  for (int64_t r = 0; r < size(); ++r) {
+    if (r == self && HasOwn(r, found_)) {
+      TESSERA_RETURN_IF_ERROR(AddPlanned(*copies.own_plan, copies.metadata,
+                                         copies.own.bytes(), job));
+    } else if (!HasOwn(r, found_) && HolderOf(r, found_) == self) {
+      TESSERA_RETURN_IF_ERROR(AddPlanned(*copies.held_plan, copies.metadata,
+                                         copies.held.bytes(), job));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> MemoryCopies::Save(
+    const RunCheckpointOptions& options) {
+  if (found_ == 0) return "";
+  const absl::Duration timeout = options.timeout;
+  const std::optional<Copies> copies = TakeFound();
+  zero3::SaveJob job = {
+      .directory = options.directory,
+      .keep = options.keep,
+      .keep_least = options.keep_best ? std::string(kEvalLossKey) : "",
+      .timeout = timeout,
+      .files = options.files == nullptr ? &zero3::FileCalls::System()
+                                        : options.files};
+  const absl::Status planned =
+      copies.has_value() ? AddShards(*copies, job) : absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(*group_, planned, timeout));
+  // Ranks without a copy write nothing.
+  std::vector<Rank> writers;
+  for (int64_t r = 0; r < size(); ++r) {
+    if (HasOwn(r, found_)) writers.emplace_back(r);
+  }
+  absl::StatusOr<std::string> path = std::string();
+  if (!job.shards.empty()) path = Write(writers, std::move(job));
+  TESSERA_RETURN_IF_ERROR(
+      collectives::AgreeOnStatus(*group_, path.status(), timeout));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> paths,
+                           collectives::ExchangeTexts(*group_, *path, timeout));
+  return paths[static_cast<size_t>(writers[0].value())];
+}
+
+// A collective of the writers. The first one selects a checkpoint that exists,
+// if it is not older than the copies.
+absl::StatusOr<std::string> MemoryCopies::Write(
+    const std::vector<Rank>& writers, zero3::SaveJob job) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const auto group,
+      group_->Subgroup(writers, absl::StrCat(group_->name(), "/save")));
+  const auto latest = zero3::LatestCheckpoint(job.directory);
+  const bool is_saved =
+      latest.ok() && latest->step >= job.shards[0].report.step;
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> paths,
+      collectives::ExchangeTexts(*group, is_saved ? latest->path : "",
+                                 job.timeout));
+  return paths[0].empty() ? zero3::RunSaveJob(*group, std::move(job))
+                          : paths[0];
 }
 
 absl::Status MemoryCopies::Take(TrainRank& rank,
@@ -346,7 +555,7 @@ absl::Status MemoryCopies::Take(TrainRank& rank,
   pending_.emplace();
   Copies& copies = *pending_;
   copies.sequence = ++sequence_;
-  AddTo(rank.progress(), metadata);
+  AddTo(ProgressToSave(rank), metadata);
   zero3::ShardedState& dense = rank.state();
   metadata[std::string(kStateStepsKey)] = absl::StrCat(dense.steps());
   metadata[std::string(kLossScaleKey)] =
@@ -357,6 +566,8 @@ absl::Status MemoryCopies::Take(TrainRank& rank,
     metadata[std::string(kScalesKey)] = "delayed";
   }
   copies.metadata = std::move(metadata);
+  copies.own_plan = own_plan_;
+  copies.held_plan = held_plan_;
   if (spare_.has_value() && spare_->is_reusable) {
     copies.own = std::move(spare_->own);
     copies.held = std::move(spare_->held);

@@ -24,7 +24,11 @@
 //   copies.Leave();  // before `world` is destroyed
 //
 // If a rank dies, the others call Leave, form a new world together with a new
-// process in the place of the dead one, and begin again with Join.
+// process in the place of the dead one, and begin again with Join. If the run
+// cannot go on, they write a checkpoint instead, without any TrainRank:
+//
+//   TESSERA_RETURN_IF_ERROR(copies.Join(world, {}).status());
+//   TESSERA_ASSIGN_OR_RETURN(const std::string path, copies.Save(options));
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_MEMORY_COPIES_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_MEMORY_COPIES_H_
 
@@ -42,8 +46,10 @@
 #include "collectives/communicator.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "offload/tier/accounting.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/step/train_rank.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
+#include "zero3/checkpoint/checkpoint_writer.h"
 #include "zero3/checkpoint/shard_format.h"
 #include "zero3/state/sharded_state.h"
 #include "zero3/state/state_device.h"
@@ -87,6 +93,13 @@ class MemoryCopies {
   absl::StatusOr<std::optional<zero3::CheckpointMetadata>> Restore(
       TrainRank& rank);
 
+  // Writes the copies that Join found as a checkpoint, which RestoreRun
+  // restores on any mesh. Whoever holds the copy of a rank that has lost its
+  // own writes that rank's files. Of the options, `identity` and
+  // `snapshot_memory` are not used. Returns the path of the checkpoint, or of
+  // one that is not older; "" if Join returned false.
+  absl::StatusOr<std::string> Save(const RunCheckpointOptions& options);
+
   // Between steps: copies the state of `rank` with its progress, and starts to
   // exchange the copies. ResourceExhausted, on this rank only, if memory is
   // exhausted.
@@ -106,6 +119,9 @@ class MemoryCopies {
   offload::Usage usage() const { return accounting_->usage(); }
 
  private:
+  // How the state of a rank is written: FormatReport of the shard of each part,
+  // one per line.
+  using Plan = std::shared_ptr<const std::string>;
   // The copies of one step. Each is one block of memory, with the blocks of all
   // parts of the model one after the other, then the scales of fp8.
   struct Copies {
@@ -114,8 +130,10 @@ class MemoryCopies {
     zero3::AccountedMemory own = {};
     // The sizes of the blocks and a hash of their ranges; empty: no copy.
     std::string own_form = "";
+    Plan own_plan = {};
     zero3::AccountedMemory held = {};
     std::string held_form = "";
+    Plan held_plan = {};
     int64_t held_rank = 0;     // Whose state `held` is.
     bool is_reusable = false;  // The memory belongs to the current rank.
   };
@@ -139,11 +157,19 @@ class MemoryCopies {
   // since a replaced rank may be on another host.
   std::optional<int64_t> HolderOf(int64_t rank, int64_t sequence) const;
   std::vector<Offer> Offers() const;
+  bool HasOwn(int64_t rank, int64_t sequence) const;
   bool AreComplete(int64_t sequence) const;
+  // Of the step that Join found; none if this rank has no copies of it.
+  std::optional<Copies> TakeFound();
   absl::StatusOr<std::vector<std::string>> ExchangeForms(TrainRank& rank);
+  absl::Status ExchangePlans(TrainRank& rank);
   bool FormsAreEqual(const std::vector<std::string>& forms) const;
   // Sends and receives the copies of ranks that have lost theirs.
   absl::Status Return(Copies& copies);
+  // The shards that this rank writes.
+  absl::Status AddShards(const Copies& copies, zero3::SaveJob& job) const;
+  absl::StatusOr<std::string> Write(
+      const std::vector<collectives::Rank>& writers, zero3::SaveJob job);
   absl::StatusOr<int64_t> Write(const Copies& copies, TrainRank& rank);
   absl::StatusOr<zero3::AccountedMemory> Allocate(int64_t bytes) const;
   absl::Status StartCopy(TrainRank& rank);
@@ -164,6 +190,8 @@ class MemoryCopies {
   std::vector<std::vector<zero3::BlockRange>> blocks_;  // By part.
   std::string own_form_;
   std::string held_form_;
+  Plan own_plan_;
+  Plan held_plan_;
   std::optional<Copies> committed_;
   std::optional<Copies> pending_;
   std::optional<Copies> spare_;  // Memory for the next Take.

@@ -13,13 +13,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/optimizer/parameter_range.h"
+#include "tools/train/checkpoint/run_checkpoints.h"
 #include "tools/train/testing/mesh_run.h"
 #include "topology/config/parallel_config.h"
+#include "zero3/checkpoint/checkpoint_directory.h"
+#include "zero3/checkpoint/checkpoint_manifest.h"
 
 namespace tessera::train {
 namespace {
@@ -28,8 +32,10 @@ using collectives::RankLocation;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::IdentityOf;
+using testing::NewRunDirectory;
 using testing::OnEachRank;
 using testing::OnRanks;
+using ::testing::SizeIs;
 using testing::SmallMixture;
 using testing::SmallRun;
 using testing::TrainTo;
@@ -107,6 +113,20 @@ class CopiedRun {
     return absl::OkStatus();
   }
 
+  // The ranks end with a checkpoint of their copies.
+  absl::Status Save(const std::string& directory, std::string& path) {
+    return OnRanks(options_, [&](TrainRank& rank) -> absl::Status {
+      const auto index = static_cast<size_t>(rank.world().rank().value());
+      MemoryCopies& copies = *copies_[index];
+      TESSERA_RETURN_IF_ERROR(copies.Join(rank.world(), locations_).status());
+      const auto saved = copies.Save({.directory = directory});
+      if (!saved.ok()) rank.world().Abort(saved.status().message());
+      if (index == 0 && saved.ok()) path = *saved;
+      copies.Leave();
+      return saved.status();
+    });
+  }
+
   MemoryCopies& of(size_t rank) { return *copies_[rank]; }
   // The hosts of the ranks of the next world.
   void MoveTo(std::vector<RankLocation> locations) {
@@ -153,6 +173,29 @@ std::vector<Case> Cases() {
   return cases;
 }
 
+void ExpectSameCheckpoints(const std::string& expected,
+                           const std::string& actual) {
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto manifest,
+                               zero3::ReadManifest(expected));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto other, zero3::ReadManifest(actual));
+  EXPECT_EQ(other.step, manifest.step);
+  EXPECT_EQ(other.parts, manifest.parts);
+  for (const zero3::CheckpointPart& part : manifest.parts) {
+    for (size_t rank = 0; rank < part.files.size(); ++rank) {
+      const std::string name =
+          zero3::ShardFileName(part.name, static_cast<int64_t>(rank));
+      constexpr int64_t kMost = int64_t{1} << 30;
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const std::string bytes,
+          ReadFile(absl::StrCat(expected, "/", name), kMost));
+      EXPECT_TRUE(
+          ReadFile(absl::StrCat(actual, "/", name), kMost).value_or("") ==
+          bytes)
+          << name;
+    }
+  }
+}
+
 class MemoryCopiesTest : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Runs, MemoryCopiesTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
@@ -195,6 +238,40 @@ TEST_P(MemoryCopiesTest, RestoresStepOfLostRank) {
     }),
                 Each(IsOk()));
     EXPECT_EQ(*actual.bits(), *expected.bits());
+  }
+}
+
+// The files are those of a checkpoint that the ranks wrote after that step.
+TEST_P(MemoryCopiesTest, SavesCheckpointWithoutLostRank) {
+  const RunOptions& options = GetParam().options;
+  const auto last = static_cast<size_t>(options.mesh.world_size() - 1);
+  const std::string expected = NewRunDirectory("expected");
+  for (const std::optional<size_t> lost :
+       {std::optional<size_t>(), std::optional<size_t>(0),
+        std::optional<size_t>(last)}) {
+    SCOPED_TRACE(absl::StrCat("lost: ", lost.has_value() ? *lost : 99));
+    CopiedRun run(options);
+    ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                                const auto&) -> absl::Status {
+      TESSERA_RETURN_IF_ERROR(TrainTo(rank, 2).status());
+      TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+      if (!lost.has_value()) {
+        TESSERA_ASSIGN_OR_RETURN(
+            const auto checkpoints,
+            RunCheckpoints::Create(rank, {.directory = expected,
+                                          .identity = IdentityOf(options)}));
+        TESSERA_RETURN_IF_ERROR(checkpoints->Save().status());
+      }
+      TESSERA_RETURN_IF_ERROR(TrainTo(rank, 3).status());
+      return CopiedRun::FinishAndCommit(rank, copies);
+    }),
+                Each(IsOk()));
+    if (lost.has_value()) run.Lose(*lost);
+    const std::string actual = NewRunDirectory("actual");
+    std::string path;
+    TESSERA_ASSERT_OK(run.Save(actual, path));
+    EXPECT_EQ(path, actual + "/step-00000002");
+    ExpectSameCheckpoints(expected + "/step-00000002", path);
   }
 }
 
@@ -359,6 +436,48 @@ TEST(MemoryCopiesFaultTest, DropsCopiesOfAnotherForm) {
                   },
                   &other),
               Each(IsOk()));
+}
+
+// Nothing is written without copies, or if a checkpoint is not older.
+TEST(MemoryCopiesFaultTest, SavesOnlyNewState) {
+  const RunOptions options = With(SmallRun(), "dp2", 1);
+  const std::string directory = NewRunDirectory("saves");
+  CopiedRun run(options);
+  std::string path;
+  TESSERA_ASSERT_OK(run.Save(directory, path));
+  EXPECT_EQ(path, "");
+  ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                              const auto&) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(TrainTo(rank, 1).status());
+    TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+    TESSERA_RETURN_IF_ERROR(CopiedRun::FinishAndCommit(rank, copies));
+    TESSERA_RETURN_IF_ERROR(TrainTo(rank, 2).status());
+    TESSERA_ASSIGN_OR_RETURN(
+        const auto checkpoints,
+        RunCheckpoints::Create(
+            rank, {.directory = directory, .identity = IdentityOf(options)}));
+    return checkpoints->Save().status();
+  }),
+              Each(IsOk()));
+  run.Lose(1);
+  TESSERA_ASSERT_OK(run.Save(directory, path));
+  EXPECT_EQ(path, directory + "/step-00000002");
+  EXPECT_THAT(zero3::CompleteCheckpoints(directory), IsOkAndHolds(SizeIs(1)));
+}
+
+// The ranks get the same error, and no checkpoint is left.
+TEST(MemoryCopiesFaultTest, ReportsUnwritableDirectory) {
+  CopiedRun run(With(SmallRun(), "dp2", 1));
+  ASSERT_THAT(run.InWorld([&](TrainRank& rank, MemoryCopies& copies,
+                              const auto&) -> absl::Status {
+    TESSERA_RETURN_IF_ERROR(run.Take(rank, copies));
+    return CopiedRun::FinishAndCommit(rank, copies);
+  }),
+              Each(IsOk()));
+  const std::string file = NewRunDirectory("unwritable") + "/file";
+  TESSERA_ASSERT_OK(WriteFile(file, "not a directory"));
+  std::string path;
+  EXPECT_THAT(std::string(run.Save(file, path).message()), HasSubstr(file));
 }
 
 TEST(MemoryCopiesFaultTest, RejectsSingleRank) {

@@ -51,18 +51,28 @@ std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank) {
   return parts;
 }
 
+zero3::CheckpointMetadata MetadataOfPart(const TrainRank& rank,
+                                         const ShardedModel::Part& part) {
+  std::vector<HeldTensor> tensors;
+  for (const tensor_parallel::Parameter* parameter : part.parameters) {
+    tensors.push_back(HeldTensorOf(*parameter));
+  }
+  return {{std::string(kTensorsKey), FormatHeldTensors(tensors)},
+          {std::string(kMeshKey), rank.options().mesh.ToString()}};
+}
+
+RunProgress ProgressToSave(const TrainRank& rank) {
+  RunProgress progress = rank.progress();
+  progress.learning_rate = rank.options().learning_rate.At(rank.steps());
+  return progress;
+}
+
 absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
     TrainRank& rank, const RunCheckpointOptions& options) {
   std::vector<zero3::CheckpointMetadata> metadata;
   for (const ShardedModel::Part& part : rank.model().parts()) {
-    zero3::CheckpointMetadata& own = metadata.emplace_back();
-    TESSERA_RETURN_IF_ERROR(AddTo(options.identity, own));
-    std::vector<HeldTensor> tensors;
-    for (const tensor_parallel::Parameter* parameter : part.parameters) {
-      tensors.push_back(HeldTensorOf(*parameter));
-    }
-    own[std::string(kTensorsKey)] = FormatHeldTensors(tensors);
-    own[std::string(kMeshKey)] = rank.options().mesh.ToString();
+    TESSERA_RETURN_IF_ERROR(AddTo(
+        options.identity, metadata.emplace_back(MetadataOfPart(rank, part))));
   }
   std::unique_ptr<RunCheckpoints> checkpoints(
       new RunCheckpoints(rank, std::move(metadata)));
@@ -81,12 +91,16 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
 
 absl::StatusOr<std::vector<zero3::SavedState>> RunCheckpoints::StatesNow(
     std::optional<double> eval_loss) {
+<<<<<<< HEAD
   std::string scales;
   if (rank_.groups().tp->rank() == collectives::Rank(0)) {
     TESSERA_ASSIGN_OR_RETURN(scales, FormatFp8Scales(rank_));
   }
   RunProgress progress = rank_.progress();
   progress.learning_rate = rank_.options().learning_rate.At(rank_.steps());
+=======
+  const RunProgress progress = ProgressToSave(rank_);
+>>>>>>> copies
   std::vector<zero3::SavedState> states;
   for (size_t i = 0; i < metadata_.size(); ++i) {
     zero3::CheckpointMetadata metadata = metadata_[i];

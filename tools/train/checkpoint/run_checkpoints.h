@@ -58,6 +58,14 @@ inline constexpr std::string_view kStatisticsPart = "-statistics";
 // The groups of each part of the rank's model (ShardedModel::parts).
 std::vector<zero3::CheckpointGroups> CheckpointGroupsOf(TrainRank& rank);
 
+// The metadata of a part that is the same in all checkpoints: its tensors and
+// the mesh.
+zero3::CheckpointMetadata MetadataOfPart(const TrainRank& rank,
+                                         const ShardedModel::Part& part);
+
+// The progress of a rank's run, with the learning rate of its next step.
+RunProgress ProgressToSave(const TrainRank& rank);
+
 struct RunCheckpointOptions {
   std::string directory = "";  // Created if it does not exist.
   int64_t keep = 0;            // Number of newest checkpoints; 0: all.

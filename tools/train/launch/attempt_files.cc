@@ -112,6 +112,28 @@ AttemptFiles::Round AttemptFiles::ReadRound(int64_t rank) const {
   return read;
 }
 
+absl::Status AttemptFiles::WriteEnding(const Ending& ending) const {
+  return WriteFile(this->ending(),
+                   absl::StrCat(ending.round, " ", ending.cause.rank, " ",
+                                FormatReport(ending.cause)));
+}
+
+std::optional<AttemptFiles::Ending> AttemptFiles::ReadEnding() const {
+  const std::string text = ReadFile(ending(), kMaxReportBytes).value_or("");
+  const std::vector<std::string_view> fields =
+      absl::StrSplit(text, absl::MaxSplits(' ', 2));
+  Ending ending;
+  int64_t rank = 0;
+  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &ending.round) ||
+      !absl::SimpleAtoi(fields[1], &rank)) {
+    return std::nullopt;
+  }
+  const auto cause = ParseReport(rank, fields[2]);
+  if (!cause.ok()) return std::nullopt;
+  ending.cause = *cause;
+  return ending;
+}
+
 std::string FormatReport(const RankReport& report) {
   return absl::StrCat(static_cast<int>(report.status.code()), " ", report.nanos,
                       "\n", report.status.message().substr(0, kMaxMessage));

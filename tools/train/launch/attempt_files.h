@@ -9,6 +9,7 @@
 #define TESSERA_TOOLS_TRAIN_LAUNCH_ATTEMPT_FILES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,7 @@ struct AttemptFiles {
   std::string round(int64_t rank) const {
     return absl::StrCat(directory, "/rank", rank, ".round");
   }
+  std::string ending() const { return directory + "/ending"; }
 
   // Creates an empty directory. Removes an existing one with its contents.
   // Errors of the file system name the path.
@@ -64,6 +66,15 @@ struct AttemptFiles {
   };
   absl::Status WriteRound(int64_t rank, int64_t round) const;
   Round ReadRound(int64_t rank) const;
+
+  // Why the run cannot go on: from this round on its ranks only save their
+  // copies in memory. Atomic.
+  struct Ending {
+    int64_t round = 0;
+    RankReport cause = {};
+  };
+  absl::Status WriteEnding(const Ending& ending) const;
+  std::optional<Ending> ReadEnding() const;
 
   // Atomic: readers see the whole report or none. Truncates messages to 4 KiB.
   absl::Status WriteReport(const RankReport& report) const;

@@ -120,6 +120,24 @@ TEST(ParseReportTest, MutatedTextsAreReportsOrErrors) {
   }
 }
 
+TEST(AttemptFilesTest, EndingRoundTripsAndIgnoresDamage) {
+  const AttemptFiles files = {testing::TempDir() + "/ending"};
+  TESSERA_ASSERT_OK(files.Make());
+  EXPECT_FALSE(files.ReadEnding().has_value());
+  const AttemptFiles::Ending ending = {
+      2, {3, 0, absl::AbortedError("rank 3 (pid 7) was killed")}};
+  TESSERA_ASSERT_OK(files.WriteEnding(ending));
+  ASSERT_TRUE(files.ReadEnding().has_value());
+  EXPECT_EQ(files.ReadEnding()->round, 2);
+  EXPECT_EQ(files.ReadEnding()->cause, ending.cause);
+  for (const char* const text :
+       {"", "2", "2 3", "x 3 10 0\nwhy", "2 3 99 0\n"}) {
+    TESSERA_ASSERT_OK(WriteFile(files.ending(), text));
+    EXPECT_FALSE(files.ReadEnding().has_value()) << text;
+  }
+  files.Remove();
+}
+
 TEST(FindCauseTest, PrefersOriginalErrorOverConsequences) {
   const RankReport lost = {0, 1, absl::UnavailableError("rank 3 is gone")};
   const RankReport broken = {1, 2, absl::AbortedError("rank 3: disk full")};

@@ -230,7 +230,8 @@ Settings OneRankSettings(const Settings& settings) {
   alone.trace = "";
   alone.time_limit = "";
   alone.max_restarts = 0;
-  alone.elastic = false;
+  alone.min_dp = 0;
+  alone.max_dp = 0;
   alone.quiet = true;
   return alone;
 }

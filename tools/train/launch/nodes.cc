@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -30,6 +32,7 @@
 #include "tools/launch/environment.h"
 #include "tools/launch/launch_command.h"
 #include "tools/launch/signals.h"
+#include "tools/train/launch/rank_process.h"
 #include "tools/train/settings/settings_table.h"
 
 namespace tessera::train {
@@ -49,23 +52,24 @@ std::string ReadText(const std::string& path) {
   return ReadFile(path, kMaxBytes).value_or("");
 }
 
-std::string NodeFile(const AttemptFiles& files, int64_t node) {
-  return absl::StrCat(files.directory, "/", kNode, node);
+std::string NodeFile(const std::string& directory, int64_t node) {
+  return absl::StrCat(directory, "/", kNode, node);
 }
 
 std::string RoundFile(const AttemptFiles& files, int64_t round) {
   return absl::StrCat(files.directory, "/round", round);
 }
 
-// The names of the nodes that have met, by number.
+// The names of the nodes that have met, in their order.
 std::vector<std::string> ReadStart(const AttemptFiles& files) {
   return absl::StrSplit(ReadText(files.directory + "/start"), ' ',
                         absl::SkipEmpty());
 }
 
-// The name of a node in the text of its file.
-std::string_view NameIn(std::string_view text) {
-  return text.substr(0, text.find(' '));
+// True if an attempt has ended, or its ranks end.
+bool IsOver(const AttemptFiles& files) {
+  return !ReadText(files.directory + "/failed").empty() ||
+         !ReadText(files.stopped_by()).empty() || PathExists(files.result());
 }
 
 size_t Size(int64_t number) { return static_cast<size_t>(number); }
@@ -105,10 +109,9 @@ absl::Status CheckNodes(const NodePlace& place, const Settings& settings) {
                       "with --nnodes, expected auto or gloo, which reach other "
                       "hosts");
   }
-  if (settings.elastic || settings.parallel.memory_limit != ByteSize()) {
+  if (settings.parallel.memory_limit != ByteSize()) {
     return RefuseFlag("nnodes", place.nodes,
-                      "--elastic and --memory_limit are for runs on one host; "
-                      "omit them");
+                      "--memory_limit is for runs on one host; omit it");
   }
   return tools::MakeSecret(tools::CleanEnvironment(), place.nodes).status();
 }
@@ -126,8 +129,8 @@ std::vector<tools::Flag> NodeFlags(NodePlace& place) {
       tools::FieldFlag(
           "node_rank",
           "with --nnodes, the number of this host, from 0. From --nnodes on it "
-          "is in reserve: with --max_restarts and --snapshot_every it starts "
-          "the ranks of a lost host",
+          "is in reserve: with --max_restarts it starts the ranks of a lost "
+          "host, or more ranks with --max_dp",
           place.node),
       tools::FieldFlag(
           "master_addr",
@@ -141,16 +144,22 @@ absl::Status CheckPlace(const NodePlace& place, const Settings& settings) {
   constexpr int64_t kMost = 4096;
   TESSERA_RETURN_IF_ERROR(
       tools::CheckFlagRange("nnodes", place.nodes, 1, kMost));
-  const bool may_wait = !place.is_alone() && settings.snapshot_every > 0;
+  const bool may_wait = !place.is_alone() && settings.max_restarts > 0;
   const int64_t last = may_wait ? kMost : place.nodes - 1;
   if (place.node < 0 || place.node > last) {
     return RefuseFlag("node_rank", place.node,
                       absl::StrCat("expected 0 to ", place.nodes - 1,
                                    " with --nnodes=", place.nodes,
                                    "; hosts in reserve have higher numbers and "
-                                   "need --max_restarts and --snapshot_every"));
+                                   "need --max_restarts"));
   }
-  return place.is_alone() ? absl::OkStatus() : CheckNodes(place, settings);
+  if (!place.is_alone()) return CheckNodes(place, settings);
+  if (settings.max_dp <= settings.parallel.mesh.dp) return absl::OkStatus();
+  return RefuseFlag(
+      "max_dp", settings.max_dp,
+      absl::StrCat("a run on one host does not grow above the "
+                   "dp ",
+                   settings.parallel.mesh.dp, " of --mesh; use --nnodes"));
 }
 
 absl::StatusOr<topology::EnvironmentLookup> VariablesOfRound(
@@ -183,86 +192,111 @@ absl::StatusOr<topology::EnvironmentLookup> VariablesOfRound(
   }
 }
 
-absl::StatusOr<std::unique_ptr<Nodes>> Nodes::Meet(const Options& options) {
-  const absl::Time deadline = absl::Now() + options.patience;
+absl::StatusOr<std::unique_ptr<Nodes>> Nodes::Join(const Options& options) {
   std::unique_ptr<Nodes> nodes(new Nodes(options));
   TESSERA_ASSIGN_OR_RETURN(nodes->name_, collectives::RandomHex(8));
   TESSERA_RETURN_IF_ERROR(nodes->CheckIsAlone());
-  if (options.place.node == 0) {
-    TESSERA_RETURN_IF_ERROR(nodes->Prepare(deadline));
+  if (options.place.node == 0 && !IsRunning(options.directory)) {
+    std::error_code error;
+    std::filesystem::create_directories(options.directory, error);
+    if (error) {
+      return absl::ErrnoToStatus(
+          error.value(),
+          absl::StrCat("cannot make the directory ", options.directory));
+    }
+    TESSERA_RETURN_IF_ERROR(nodes->RemoveOldFiles());
+    nodes->wanted_ = 1;
   }
   nodes->heart_ =
       tools::StartThreadWithoutSignals([self = nodes.get()] { self->Beat(); });
-  TESSERA_RETURN_IF_ERROR(nodes->AwaitStart(deadline));
   return nodes;
 }
 
 Nodes::~Nodes() {
+  if (!heart_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
   }
   ended_.notify_all();
-  if (heart_.joinable()) heart_.join();
+  heart_.join();
+  Observe();
+  unlink(NodeFile(options_.directory, options_.place.node).c_str());
+  const bool is_last =
+      std::none_of(seen_.begin(), seen_.end(), [&](const auto& one) {
+        return one.first != options_.place.node &&
+               absl::Now() - one.second.changed < options_.silence &&
+               PathExists(NodeFile(options_.directory, one.first));
+      });
+  if (is_last) AttemptFiles{options_.directory}.Remove();
+}
+
+std::string Nodes::DirectoryOf(int64_t attempt) const {
+  return absl::StrCat(options_.directory, "/", attempt);
 }
 
 // A file of a node that was killed does not change.
 absl::Status Nodes::CheckIsAlone() const {
-  const std::string path = NodeFile(options_.files, options_.place.node);
+  const std::string path = NodeFile(options_.directory, options_.place.node);
   const std::string before = ReadText(path);
   if (before.empty()) return absl::OkStatus();
   absl::SleepFor(kSigns);
   const std::string after = ReadText(path);
   if (after.empty() || after == before) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat(
-      "node ", options_.place.node, " of the run in ", options_.files.directory,
+      "node ", options_.place.node, " of the run in ", options_.directory,
       " is already running; give each host its own --node_rank, from ",
       options_.place.nodes, " on for hosts in reserve"));
 }
 
-bool Nodes::HasLiveMember() const {
-  const std::vector<std::string> start = ReadStart(options_.files);
+bool Nodes::HasLiveRun() const {
   return std::any_of(seen_.begin(), seen_.end(), [&](const auto& one) {
-    return absl::Now() - one.second.changed < kSigns &&
-           absl::c_linear_search(start, NameIn(one.second.text));
+    return one.first != options_.place.node && one.second.attempt > 0 &&
+           absl::Now() - one.second.changed < kSigns;
   });
 }
 
-bool Nodes::IsRunning(const AttemptFiles& files) {
-  Nodes observer({.files = files});
+bool Nodes::IsRunning(const std::string& directory) {
+  Nodes observer({.place = {.node = -1}, .directory = directory});
   const absl::Time end = absl::Now() + kSigns;
-  for (; PathExists(files.directory + "/start") && absl::Now() < end;
+  for (; observer.NewestAttempt() > 0 && absl::Now() < end;
        absl::SleepFor(kPoll)) {
     observer.Observe();
-    if (observer.HasLiveMember()) return !observer.ReadFailure().has_value();
+    if (observer.HasLiveRun()) return true;
   }
   return false;
 }
 
-// A run that goes on without this node keeps its files. After a failed attempt,
-// waits until the other nodes have ended theirs.
-absl::Status Nodes::Prepare(absl::Time deadline) {
-  const absl::Time begin = absl::Now();
-  for (; PathExists(options_.files.directory + "/start");
-       absl::SleepFor(kPoll)) {
-    Observe();
-    const bool is_live = HasLiveMember();
-    if (is_live && !ReadFailure().has_value()) return absl::OkStatus();
-    if (!is_live && absl::Now() - begin > kSigns) break;
-    if (absl::Now() > deadline) {
-      return absl::FailedPreconditionError(
-          "the nodes of the last attempt have not ended");
+// Nodes that wait write theirs again.
+absl::Status Nodes::RemoveOldFiles() const {
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(options_.directory, error)) {
+    std::filesystem::remove_all(entry.path(), error);
+  }
+  const int64_t left = NewestAttempt();
+  if (left == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "cannot remove the files of an earlier run, ", DirectoryOf(left)));
+}
+
+int64_t Nodes::NewestAttempt() const {
+  int64_t newest = 0;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(options_.directory, error)) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(entry.path().filename().string(), &number)) {
+      newest = std::max(newest, number);
     }
   }
-  seen_.clear();
-  begins_ = true;
-  return options_.prepare();
+  return newest;
 }
 
 // Without a sync, which can take seconds. Before node 0 has made the directory
 // there is no file.
 void Nodes::WriteBeat(const std::string& text) const {
-  const std::string path = NodeFile(options_.files, options_.place.node);
+  const std::string path = NodeFile(options_.directory, options_.place.node);
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   // If it fails, the next one may succeed.
   [[maybe_unused]] const ssize_t written =
@@ -273,52 +307,10 @@ void Nodes::Beat() {
   std::unique_lock lock(mutex_);
   for (int64_t count = 0; !is_ending_; ++count) {
     lock.unlock();
-    WriteBeat(absl::StrFormat("%s %019d", name_, count));
+    WriteBeat(absl::StrFormat("%s %09d %019d", name_, wanted_.load(), count));
     lock.lock();
     ended_.wait_for(lock, kBeat, [this] { return is_ending_; });
   }
-}
-
-std::vector<int64_t> Nodes::MissingNodes() const {
-  std::vector<int64_t> missing;
-  for (int64_t node = 0; node < options_.place.nodes; ++node) {
-    if (!seen_.contains(node)) missing.push_back(node);
-  }
-  return missing;
-}
-
-// Node 0 waits for all others, and these for node 0, or for signs of life of a
-// run that has started without them.
-absl::Status Nodes::AwaitStart(absl::Time deadline) {
-  const NodePlace& place = options_.place;
-  for (;; absl::SleepFor(kPoll)) {
-    Observe();
-    const std::vector<std::string> start = ReadStart(options_.files);
-    if (absl::c_linear_search(start, name_)) {  // It has just been written.
-      for (auto& [node, seen] : seen_) seen.changed = absl::Now();
-      break;
-    }
-    if (begins_ && MissingNodes().empty()) {
-      std::vector<std::string_view> names;
-      for (int64_t node = 0; node < place.nodes; ++node) {
-        names.push_back(NameIn(seen_[node].text));
-      }
-      TESSERA_RETURN_IF_ERROR(WriteFile(options_.files.directory + "/start",
-                                        absl::StrJoin(names, " ")));
-      continue;
-    }
-    if (HasLiveMember() && !ReadFailure().has_value()) break;
-    if (absl::Now() > deadline) {
-      const std::string missing =
-          begins_ ? absl::StrJoin(MissingNodes(), ", ") : "0";
-      return absl::FailedPreconditionError(absl::StrCat(
-          "node ", missing, " of ", place.nodes, " has not started within ",
-          absl::FormatDuration(options_.patience),
-          "; start the same command there with its --node_rank, and with "
-          "--run_dir in a directory that all hosts share"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 // A file that has not changed since this node began says nothing. One that is
@@ -326,7 +318,7 @@ absl::Status Nodes::AwaitStart(absl::Time deadline) {
 void Nodes::Observe() {
   std::error_code error;
   for (const auto& entry :
-       std::filesystem::directory_iterator(options_.files.directory, error)) {
+       std::filesystem::directory_iterator(options_.directory, error)) {
     const std::string file = entry.path().filename().string();
     std::string_view number = file;
     int64_t node = 0;
@@ -335,47 +327,171 @@ void Nodes::Observe() {
       continue;
     }
     const std::string text = ReadText(entry.path().string());
-    if (text.empty()) continue;
+    const std::vector<std::string> fields = absl::StrSplit(text, ' ');
+    int64_t attempt = 0;
+    if (fields.size() != 3 || !absl::SimpleAtoi(fields[1], &attempt)) continue;
     Seen& seen = seen_[node];
     if (seen.text == text) continue;
-    seen = {text, has_observed_ ? absl::Now() : absl::InfinitePast()};
+    seen = {text, fields[0], attempt,
+            has_observed_ ? absl::Now() : absl::InfinitePast()};
   }
   has_observed_ = true;
 }
 
-std::map<int64_t, std::string> Nodes::LiveNodes() const {
-  std::map<int64_t, std::string> live = {{options_.place.node, name_}};
+Nodes::Names Nodes::LiveNodes() const {
+  Names live = {{options_.place.node, name_}};
   for (const auto& [node, seen] : seen_) {
-    if (absl::Now() - seen.changed < options_.silence) {
-      live.emplace(node, NameIn(seen.text));
+    if (seen.attempt == wanted_ &&
+        absl::Now() - seen.changed < options_.silence) {
+      live.emplace(node, seen.name);
     }
   }
   return live;
 }
 
-void Nodes::ReadHomes() {
-  std::vector<std::string> homes = absl::StrSplit(
-      ReadText(options_.files.directory + "/homes"), ' ', absl::SkipEmpty());
-  const std::vector<std::string> start = ReadStart(options_.files);
-  if (homes.empty() && start.size() == Size(options_.place.nodes)) {
-    for (int64_t rank = 0; rank < options_.ranks; ++rank) {
-      homes.push_back(
-          start[Size(rank * options_.place.nodes / options_.ranks)]);
-    }
+// All nodes that are alive wait for the same attempt.
+bool Nodes::IsSettled() const {
+  return std::all_of(seen_.begin(), seen_.end(), [&](const auto& one) {
+    const auto& [node, seen] = one;
+    return node == options_.place.node || seen.attempt == wanted_ ||
+           absl::Now() - seen.changed >= options_.silence ||
+           !PathExists(NodeFile(options_.directory, node));
+  });
+}
+
+std::vector<int64_t> Nodes::MissingNodes() const {
+  const Names live = LiveNodes();
+  std::vector<int64_t> missing;
+  for (int64_t node = 0; node < options_.place.nodes; ++node) {
+    if (!live.contains(node)) missing.push_back(node);
   }
-  if (homes.size() == Size(options_.ranks)) homes_ = std::move(homes);
+  return missing;
+}
+
+// For a node that has not taken part in an attempt.
+void Nodes::FollowRun() {
+  if (!HasLiveRun()) {
+    wanted_ = 0;
+    return;
+  }
+  const int64_t newest = NewestAttempt();
+  wanted_ = newest > 0 && !IsOver({DirectoryOf(newest)}) ? newest : newest + 1;
+}
+
+// True on the node that begins the attempt: the first one, of those that had
+// ranks in the last attempt if there are any.
+bool Nodes::IsFirst() const {
+  const Names live = LiveNodes();
+  for (const auto& [node, name] : live) {
+    if (absl::c_linear_search(homes_, name)) return name == name_;
+  }
+  return live.begin()->second == name_;
+}
+
+absl::Status Nodes::BeginIfReady(const ChooseCrew& choose, bool is_late) {
+  if (wanted_ != attempt_ + 1 || !IsFirst()) return absl::OkStatus();
+  const bool are_ready = wanted_ == 1 ? MissingNodes().empty() : IsSettled();
+  if (!are_ready && !is_late) return absl::OkStatus();
+  const std::optional<Crew> crew = choose(std::ssize(LiveNodes()));
+  return crew.has_value() ? MakeAttempt(*crew) : absl::OkStatus();
+}
+
+// Another node may do the same: the first one to rename its directory wins.
+absl::Status Nodes::MakeAttempt(const Crew& crew) const {
+  const std::string target = DirectoryOf(wanted_);
+  const AttemptFiles made = {absl::StrCat(target, ".", name_)};
+  TESSERA_RETURN_IF_ERROR(made.Make());
+  TESSERA_RETURN_IF_ERROR(WriteSettings(crew.settings, made.settings()));
+  std::vector<std::string> names;
+  for (const auto& [node, name] : LiveNodes()) {
+    if (std::ssize(names) < crew.nodes) names.push_back(name);
+  }
+  TESSERA_RETURN_IF_ERROR(
+      WriteFile(made.directory + "/start", absl::StrJoin(names, " ")));
+  if (rename(made.directory.c_str(), target.c_str()) == 0) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  made.Remove();
+  if (error == EEXIST || error == ENOTEMPTY) return absl::OkStatus();
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot make ", target));
+}
+
+absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
+  const absl::Time deadline = absl::Now() + options_.patience;
+  const bool is_new = attempt_ == 0 && wanted_ == 0;
+  if (!is_new) wanted_ = attempt_ + 1;
+  for (;; absl::SleepFor(kPoll)) {
+    Observe();
+    if (is_new) FollowRun();
+    if (wanted_ > 0 && PathExists(DirectoryOf(wanted_))) break;
+    const bool is_late = absl::Now() > deadline;
+    TESSERA_RETURN_IF_ERROR(BeginIfReady(choose, is_late));
+    if (!is_late || PathExists(DirectoryOf(wanted_))) continue;
+    const std::vector<int64_t> missing = MissingNodes();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node ", wanted_ == 0 ? "0" : absl::StrJoin(missing, ", "), " of ",
+        options_.place.nodes, " has not started within ",
+        absl::FormatDuration(options_.patience),
+        "; start the same command there with its --node_rank, and with "
+        "--run_dir in a directory that all hosts share"));
+  }
+  attempt_ = wanted_;
+  choose_ = choose;
+  start_ = ReadStart(files());
+  homes_.clear();
+  started_.clear();
+  // Those of the start have just been alive.
+  for (auto& [node, seen] : seen_) {
+    if (absl::c_linear_search(start_, seen.name)) seen.changed = absl::Now();
+  }
+  TESSERA_ASSIGN_OR_RETURN(settings_, ReadSettings(files().settings()));
+  return settings_;
+}
+
+void Nodes::ReadHomes() {
+  const auto ranks = Size(settings_.parallel.mesh.world_size());
+  std::vector<std::string> homes =
+      absl::StrSplit(ReadText(directory() + "/homes"), ' ', absl::SkipEmpty());
+  for (size_t rank = 0; homes.size() == rank && rank < ranks && !start_.empty();
+       ++rank) {
+    homes.push_back(start_[rank * start_.size() / ranks]);
+  }
+  if (homes.size() == ranks) homes_ = std::move(homes);
+}
+
+// True if the attempt ends without the moved ranks: they cannot be replaced
+// often enough, or have no node of their own and the run may have fewer ranks.
+bool Nodes::EndsWithout(const std::vector<size_t>& moved,
+                        const std::vector<int64_t>& rounds,
+                        const std::string& reason) {
+  if (files().ReadEnding().has_value()) return true;
+  const size_t most = homes_.size() / start_.size();
+  const bool is_replaced = absl::c_all_of(moved, [&](size_t rank) {
+    return rounds[rank] < ReplacementsOf(settings_);
+  });
+  const bool fits = absl::c_all_of(moved, [&](size_t rank) {
+    return Size(absl::c_count(homes_, homes_[rank])) <= most;
+  });
+  if (is_replaced && (fits || !choose_(std::ssize(LiveNodes())).has_value())) {
+    return false;
+  }
+  return files()
+      .WriteEnding(
+          {*absl::c_max_element(rounds),
+           {static_cast<int64_t>(moved[0]), 0, absl::UnavailableError(reason)}})
+      .ok();
 }
 
 // By the first node that is alive.
 void Nodes::AssignRanksOfLostNodes() {
-  const std::map<int64_t, std::string> live = LiveNodes();
+  const Names live = LiveNodes();
   if (live.begin()->second != name_) return;
   std::map<std::string, int64_t> ranks_of;
   for (const auto& [node, name] : live) ranks_of[name] = 0;
   std::vector<int64_t> rounds;
   for (size_t rank = 0; rank < homes_.size(); ++rank) {
-    rounds.push_back(
-        options_.files.ReadRound(static_cast<int64_t>(rank)).number);
+    rounds.push_back(files().ReadRound(static_cast<int64_t>(rank)).number);
     const auto home = ranks_of.find(homes_[rank]);
     if (home != ranks_of.end()) ++home->second;
   }
@@ -384,7 +500,7 @@ void Nodes::AssignRanksOfLostNodes() {
     const bool is_missed =
         rounds[rank] < *std::max_element(rounds.begin(), rounds.end());
     if (ranks_of.contains(homes_[rank]) || !is_missed ||
-        rounds[rank] >= options_.most_rounds) {
+        rounds[rank] >= LastRoundOf(settings_)) {
       continue;
     }
     // The first of those with the fewest ranks.
@@ -396,15 +512,17 @@ void Nodes::AssignRanksOfLostNodes() {
     ++ranks_of[least->second];
     moved.push_back(rank);
   }
-  if (moved.empty() || !WriteFile(options_.files.directory + "/homes",
-                                  absl::StrJoin(homes_, " "))
-                            .ok()) {
+  if (moved.empty()) return;
+  const std::string reason = absl::StrCat(
+      "the node of rank ", absl::StrJoin(moved, ", "), " has been silent for ",
+      absl::FormatDuration(options_.silence));
+  const bool ends = EndsWithout(moved, rounds, reason);
+  if (!WriteFile(directory() + "/homes", absl::StrJoin(homes_, " ")).ok()) {
     return;
   }
   options_.notice(absl::StrCat(
-      "the node of rank ", absl::StrJoin(moved, ", "), " has been silent for ",
-      absl::FormatDuration(options_.silence),
-      "; other nodes start new processes in its place"));
+      reason, ends ? "; the others save their copies in memory"
+                   : "; other nodes start new processes in its place"));
 }
 
 bool Nodes::IsHere(Rank rank) const {
@@ -415,18 +533,18 @@ bool Nodes::IsHere(Rank rank) const {
 absl::StatusOr<std::vector<RankStart>> Nodes::AwaitRanks() {
   ReadHomes();
   std::vector<RankStart> ranks;
-  for (int64_t rank = 0; rank < options_.ranks; ++rank) {
-    if (!IsHere(Rank(rank))) continue;
-    ranks.push_back({Rank(rank)});
-    started_.insert(rank);
+  for (size_t rank = 0; rank < homes_.size(); ++rank) {
+    if (homes_[rank] != name_) continue;
+    ranks.push_back({Rank(static_cast<int64_t>(rank))});
+    started_.insert(static_cast<int64_t>(rank));
   }
   if (!ranks.empty()) return ranks;
   options_.notice(absl::StrCat("node ", options_.place.node,
                                " is in reserve until another one is lost"));
-  for (; ranks.empty() && !PathExists(options_.files.result());
-       absl::SleepFor(absl::FromChrono(kBeat))) {
+  for (; ranks.empty(); absl::SleepFor(absl::FromChrono(kBeat))) {
     ranks = TakeOver();
     if (const auto failure = ReadFailure()) return failure->status;
+    if (IsOver(files())) break;
     if (ranks.empty() && LiveNodes().size() == 1) {
       return absl::UnavailableError("all other nodes are lost");
     }
@@ -439,10 +557,10 @@ std::vector<RankStart> Nodes::TakeOver() {
   ReadHomes();
   AssignRanksOfLostNodes();
   std::vector<RankStart> starts;
-  for (int64_t rank = 0; rank < options_.ranks; ++rank) {
+  for (int64_t rank = 0; rank < std::ssize(homes_); ++rank) {
     if (!IsHere(Rank(rank)) || started_.contains(rank)) continue;
-    const int64_t round = options_.files.ReadRound(rank).number + 1;
-    if (!options_.files.WriteRound(rank, round).ok()) continue;
+    const int64_t round = files().ReadRound(rank).number + 1;
+    if (!files().WriteRound(rank, round).ok()) continue;
     started_.insert(rank);
     starts.push_back({Rank(rank), round});
   }
@@ -459,8 +577,15 @@ std::vector<Rank> Nodes::RanksToEnd() {
   return ranks;
 }
 
+bool Nodes::MustGrow() const {
+  if (!IsHere(Rank(0))) return false;
+  const std::optional<Crew> crew = choose_(std::ssize(LiveNodes()));
+  return crew.has_value() &&
+         crew->settings.parallel.mesh.dp > settings_.parallel.mesh.dp;
+}
+
 std::optional<RankReport> Nodes::ReadFailure() const {
-  const std::string text = ReadText(options_.files.directory + "/failed");
+  const std::string text = ReadText(directory() + "/failed");
   if (text.empty()) return std::nullopt;
   const size_t end = text.find('\n');
   int64_t node = 0;
@@ -472,46 +597,24 @@ std::optional<RankReport> Nodes::ReadFailure() const {
       RankReport{0, 1, absl::UnknownError("a node has failed")});
 }
 
-// False if node 0 has begun another attempt.
-bool Nodes::IsPartOfRun() const {
-  for (const std::string_view file : {"/start", "/homes"}) {
-    const std::string text =
-        ReadText(absl::StrCat(options_.files.directory, file));
-    if (absl::StrContains(text, name_)) return true;
-  }
-  return false;
-}
-
-absl::Status Nodes::Leave(const absl::Status& status, bool is_final) {
-  absl::Status outcome = status;
+absl::Status Nodes::End(const absl::Status& status, bool is_final) {
   const std::optional<RankReport> failure = ReadFailure();
   const int64_t self = options_.place.node;
   if (failure.has_value() && failure->rank != self && !status.ok()) {
     const std::string message =
         absl::StrCat("node ", failure->rank, ": ", failure->status.message());
     // The caller restarts after Aborted, and not after Cancelled.
-    outcome = failure->nanos == 1 ? absl::CancelledError(message)
-                                  : absl::AbortedError(message);
-  } else if (!status.ok() && !failure.has_value() && IsPartOfRun()) {
-    WriteFile(options_.files.directory + "/failed",
+    return failure->nanos == 1 ? absl::CancelledError(message)
+                               : absl::AbortedError(message);
+  }
+  if (!status.ok() && !failure.has_value() &&
+      absl::c_linear_search(homes_, name_)) {
+    WriteFile(directory() + "/failed",
               absl::StrCat(self, "\n",
                            FormatReport({self, is_final ? 1 : 0, status})))
         .IgnoreError();
   }
-  Observe();
-  {
-    const std::lock_guard lock(mutex_);
-    is_ending_ = true;
-  }
-  ended_.notify_all();
-  heart_.join();
-  unlink(NodeFile(options_.files, self).c_str());
-  const std::map<int64_t, std::string> live = LiveNodes();
-  const bool is_last = std::none_of(live.begin(), live.end(), [&](auto& one) {
-    return PathExists(NodeFile(options_.files, one.first));
-  });
-  if (is_last) options_.files.Remove();
-  return outcome;
+  return status;
 }
 
 }  // namespace tessera::train

@@ -14,6 +14,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/train/launch/supervise.h"
 
 namespace tessera::train {
 namespace {
@@ -25,29 +26,51 @@ using ::testing::IsEmpty;
 using tools::RankStart;
 using topology::Rank;
 
+// A run of four ranks on two nodes at the start.
+Settings FourRanks() {
+  Settings settings;
+  settings.parallel.mesh = {.dp = 4};
+  settings.max_restarts = 3;
+  settings.snapshot_every = 1;
+  return settings;
+}
+
 class NodesTest : public testing::Test {
  protected:
-  NodesTest() { files_.directory = testing::TempDir() + "/exchange"; }
-  ~NodesTest() override { files_.Remove(); }
+  NodesTest() : directory_(testing::TempDir() + "/exchange") {}
+  ~NodesTest() override { AttemptFiles{directory_}.Remove(); }
 
-  Nodes::Options Options(int64_t node) {
-    return {.place = {.nodes = 2, .node = node},
-            .files = files_,
-            .ranks = 4,
-            .most_rounds = 3,
-            .patience = absl::Seconds(20),
-            .silence = absl::Seconds(2),
-            .notice = [](const std::string&) {},
-            .prepare = [this] { return files_.Make(); }};
+  std::unique_ptr<Nodes> Join(int64_t node,
+                              absl::Duration patience = absl::Seconds(20)) {
+    return Nodes::Join({.place = {.nodes = 2, .node = node},
+                        .directory = directory_,
+                        .patience = patience,
+                        .silence = absl::Seconds(2),
+                        .notice = [](const std::string&) {}})
+        .value();
   }
-
+  absl::StatusOr<Settings> Begin(Nodes& nodes) {
+    return nodes.Begin([settings = settings_](int64_t count) {
+      return FitCrew(settings, 2, count);
+    });
+  }
+  // All begin the same attempt.
+  void BeginAll(std::vector<Nodes*> nodes) {
+    std::vector<std::thread> threads;
+    for (Nodes* const one : nodes) {
+      threads.emplace_back([this, one] { TESSERA_EXPECT_OK(Begin(*one)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
   // Nodes 0 and 1.
   std::pair<std::unique_ptr<Nodes>, std::unique_ptr<Nodes>> MeetBoth() {
-    std::unique_ptr<Nodes> first;
-    std::thread thread([&] { first = Nodes::Meet(Options(0)).value(); });
-    std::unique_ptr<Nodes> second = Nodes::Meet(Options(1)).value();
-    thread.join();
+    std::unique_ptr<Nodes> first = Join(0), second = Join(1);
+    BeginAll({first.get(), second.get()});
     return {std::move(first), std::move(second)};
+  }
+
+  AttemptFiles files(int64_t attempt = 1) const {
+    return {absl::StrCat(directory_, "/", attempt)};
   }
 
   // Calls TakeOver once per second until it returns ranks.
@@ -60,25 +83,30 @@ class NodesTest : public testing::Test {
     return {};
   }
 
-  AttemptFiles files_;
+  const std::string directory_;
+  Settings settings_ = FourRanks();
 };
 
 TEST_F(NodesTest, EachNodeStartsItsRanks) {
-  const auto [first, second] = MeetBoth();
+  auto [first, second] = MeetBoth();
   EXPECT_THAT(
       first->AwaitRanks(),
       IsOkAndHolds(ElementsAre(RankStart{Rank(0)}, RankStart{Rank(1)})));
   EXPECT_THAT(
       second->AwaitRanks(),
       IsOkAndHolds(ElementsAre(RankStart{Rank(2)}, RankStart{Rank(3)})));
+  EXPECT_EQ(first->size(), 2);
   EXPECT_TRUE(first->IsHere(Rank(1)));
   EXPECT_FALSE(first->IsHere(Rank(2)));
   EXPECT_THAT(first->TakeOver(), IsEmpty());
   EXPECT_THAT(first->RanksToEnd(), IsEmpty());
-  TESSERA_EXPECT_OK(first->Leave(absl::OkStatus(), true));
-  EXPECT_TRUE(std::filesystem::exists(files_.directory));
-  TESSERA_EXPECT_OK(second->Leave(absl::OkStatus(), true));
-  EXPECT_FALSE(std::filesystem::exists(files_.directory));
+  EXPECT_FALSE(first->MustGrow());
+  TESSERA_EXPECT_OK(first->End(absl::OkStatus(), true));
+  first.reset();
+  EXPECT_TRUE(std::filesystem::exists(directory_));
+  TESSERA_EXPECT_OK(second->End(absl::OkStatus(), true));
+  second.reset();
+  EXPECT_FALSE(std::filesystem::exists(directory_));
 }
 
 // Its ranks are started again only if others have left a round because of them.
@@ -89,46 +117,124 @@ TEST_F(NodesTest, TakesOverMissedRanks) {
   second.reset();
   absl::SleepFor(absl::Seconds(3));
   EXPECT_THAT(first->TakeOver(), IsEmpty());
-  TESSERA_ASSERT_OK(files_.WriteRound(0, 1));
-  TESSERA_ASSERT_OK(files_.WriteRound(1, 1));
+  TESSERA_ASSERT_OK(files().WriteRound(0, 1));
+  TESSERA_ASSERT_OK(files().WriteRound(1, 1));
   EXPECT_THAT(AwaitTakeOver(*first),
               ElementsAre(RankStart{Rank(2), 1}, RankStart{Rank(3), 1}));
-  EXPECT_EQ(files_.ReadRound(3).number, 1);
+  EXPECT_EQ(files().ReadRound(3).number, 1);
   EXPECT_TRUE(first->IsHere(Rank(2)));
   EXPECT_THAT(first->TakeOver(), IsEmpty());
+  EXPECT_FALSE(files().ReadEnding().has_value());
 }
 
-TEST_F(NodesTest, FirstNodeMayBeLost) {
-  auto [first, second] = MeetBoth();
-  TESSERA_ASSERT_OK(second->AwaitRanks());
-  first.reset();
-  TESSERA_ASSERT_OK(files_.WriteRound(3, 2));
-  EXPECT_THAT(AwaitTakeOver(*second),
-              ElementsAre(RankStart{Rank(0), 1}, RankStart{Rank(1), 1}));
-}
-
-TEST_F(NodesTest, NodesInReserveComeFirst) {
+// The new processes help the others to save their copies, and the next attempt
+// has fewer ranks. It grows when another node comes.
+TEST_F(NodesTest, ShrinksWithoutPlaceForLostRanks) {
+  settings_.min_dp = 1;
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(first->AwaitRanks());
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto reserve, Nodes::Meet(Options(2)));
+  TESSERA_ASSERT_OK(second->AwaitRanks());
   second.reset();
-  TESSERA_ASSERT_OK(files_.WriteRound(0, 1));
+  TESSERA_ASSERT_OK(files().WriteRound(0, 1));
+  EXPECT_THAT(AwaitTakeOver(*first),
+              ElementsAre(RankStart{Rank(2), 1}, RankStart{Rank(3), 1}));
+  ASSERT_TRUE(files().ReadEnding().has_value());
+  EXPECT_EQ(files().ReadEnding()->round, 1);
+  const absl::Status lost = files().ReadEnding()->cause.status;
+  EXPECT_THAT(lost, StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr("node of rank 2, 3")));
+  EXPECT_EQ(first->End(lost, false), lost);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, Begin(*first));
+  EXPECT_EQ(settings.parallel.mesh.dp, 2);
+  EXPECT_EQ(first->attempt(), 2);
+  EXPECT_EQ(first->size(), 1);
+  EXPECT_THAT(
+      first->AwaitRanks(),
+      IsOkAndHolds(ElementsAre(RankStart{Rank(0)}, RankStart{Rank(1)})));
+  EXPECT_FALSE(first->MustGrow());
+
+  second = Join(1);
+  TESSERA_ASSERT_OK(Begin(*second));
+  EXPECT_EQ(second->attempt(), 2);
+  for (int i = 0; i < 20 && !first->MustGrow(); ++i) {
+    absl::SleepFor(absl::Milliseconds(200));
+    first->TakeOver();
+  }
+  EXPECT_TRUE(first->MustGrow());
+  EXPECT_FALSE(second->MustGrow());
+  TESSERA_ASSERT_OK(WriteFile(files(2).stopped_by(), "a new host"));
+  EXPECT_THAT(second->AwaitRanks(), IsOkAndHolds(IsEmpty()));
+  BeginAll({first.get(), second.get()});
+  EXPECT_EQ(first->attempt(), 3);
+  EXPECT_EQ(second->size(), 2);
+  EXPECT_THAT(
+      second->AwaitRanks(),
+      IsOkAndHolds(ElementsAre(RankStart{Rank(2)}, RankStart{Rank(3)})));
+}
+
+// With a node in reserve, the run does not shrink.
+TEST_F(NodesTest, NodesInReserveComeFirst) {
+  settings_.min_dp = 1;
+  auto [first, second] = MeetBoth();
+  TESSERA_ASSERT_OK(first->AwaitRanks());
+  const std::unique_ptr<Nodes> reserve = Join(2);
+  TESSERA_ASSERT_OK(Begin(*reserve));
+  second.reset();
+  TESSERA_ASSERT_OK(files().WriteRound(0, 1));
   std::thread thread([&] { EXPECT_THAT(AwaitTakeOver(*first), IsEmpty()); });
   EXPECT_THAT(
       reserve->AwaitRanks(),
       IsOkAndHolds(ElementsAre(RankStart{Rank(2), 1}, RankStart{Rank(3), 1})));
   thread.join();
   EXPECT_THAT(first->RanksToEnd(), IsEmpty());
+  EXPECT_FALSE(files().ReadEnding().has_value());
+}
+
+// After the last replacement the run ends with its copies.
+TEST_F(NodesTest, EndsWithoutReplacements) {
+  settings_.max_restarts = 0;
+  auto [first, second] = MeetBoth();
+  TESSERA_ASSERT_OK(first->AwaitRanks());
+  second.reset();
+  TESSERA_ASSERT_OK(files().WriteRound(0, 1));
+  EXPECT_THAT(AwaitTakeOver(*first),
+              ElementsAre(RankStart{Rank(2), 1}, RankStart{Rank(3), 1}));
+  EXPECT_TRUE(files().ReadEnding().has_value());
+}
+
+TEST_F(NodesTest, FirstNodeMayBeLost) {
+  auto [first, second] = MeetBoth();
+  TESSERA_ASSERT_OK(second->AwaitRanks());
+  first.reset();
+  TESSERA_ASSERT_OK(files().WriteRound(3, 2));
+  EXPECT_THAT(AwaitTakeOver(*second),
+              ElementsAre(RankStart{Rank(0), 1}, RankStart{Rank(1), 1}));
+}
+
+// Without copies an attempt fails when node 0 is lost: node 1 goes on.
+TEST_F(NodesTest, AnyNodeMayBeginAnAttempt) {
+  settings_.min_dp = 1;
+  settings_.snapshot_every = 0;
+  auto [first, second] = MeetBoth();
+  TESSERA_ASSERT_OK(second->AwaitRanks());
+  first.reset();
+  EXPECT_THAT(second->End(absl::AbortedError("rank 2: lost rank 0"), false),
+              StatusIs(absl::StatusCode::kAborted));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, Begin(*second));
+  EXPECT_EQ(settings.parallel.mesh.dp, 2);
+  EXPECT_THAT(
+      second->AwaitRanks(),
+      IsOkAndHolds(ElementsAre(RankStart{Rank(0)}, RankStart{Rank(1)})));
 }
 
 // It was silent for too long: another node has its ranks.
 TEST_F(NodesTest, EndsRanksTakenOverByOtherNode) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(second->AwaitRanks());
-  const std::string start = *ReadFile(files_.directory + "/start", 1000);
+  const std::string start = *ReadFile(files().directory + "/start", 1000);
   const std::string name = start.substr(0, start.find(' '));
   TESSERA_ASSERT_OK(
-      WriteFile(files_.directory + "/homes",
+      WriteFile(files().directory + "/homes",
                 absl::StrCat(name, " ", name, " ", name, " ", name)));
   EXPECT_THAT(second->TakeOver(), IsEmpty());
   EXPECT_THAT(second->RanksToEnd(), ElementsAre(Rank(2), Rank(3)));
@@ -140,73 +246,87 @@ TEST_F(NodesTest, FailureReachesOtherNodes) {
     TESSERA_ASSERT_OK(first->AwaitRanks());
     TESSERA_ASSERT_OK(second->AwaitRanks());
     EXPECT_THAT(
-        second->Leave(absl::DataLossError("the disk is broken"), is_final),
+        second->End(absl::DataLossError("the disk is broken"), is_final),
         StatusIs(absl::StatusCode::kDataLoss));
     EXPECT_THAT(first->RanksToEnd(), ElementsAre(Rank(0), Rank(1)));
-    EXPECT_THAT(first->Leave(absl::AbortedError("killed"), false),
+    EXPECT_THAT(first->End(absl::AbortedError("killed"), false),
                 StatusIs(is_final ? absl::StatusCode::kCancelled
                                   : absl::StatusCode::kAborted,
                          HasSubstr("node 1: the disk is broken")));
-    EXPECT_FALSE(std::filesystem::exists(files_.directory));
+    second.reset();
+    first.reset();
+    EXPECT_FALSE(std::filesystem::exists(directory_));
   }
 }
 
 TEST_F(NodesTest, NamesMissingNodes) {
-  Nodes::Options options = Options(0);
-  options.patience = absl::Seconds(1);
-  EXPECT_THAT(Nodes::Meet(options),
+  std::unique_ptr<Nodes> nodes = Join(0, absl::Seconds(1));
+  EXPECT_THAT(Begin(*nodes),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("node 1 of 2 has not started"),
                              HasSubstr("--node_rank"))));
-  options = Options(1);
-  options.patience = absl::Seconds(1);
-  EXPECT_THAT(Nodes::Meet(options),
+  nodes.reset();
+  nodes = Join(1, absl::Seconds(1));
+  EXPECT_THAT(Begin(*nodes),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("node 0 of 2 has not started")));
 }
 
+TEST_F(NodesTest, BeginsWithFewerNodesIfItMay) {
+  settings_.min_dp = 2;
+  const std::unique_ptr<Nodes> nodes = Join(0, absl::Seconds(1));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const Settings settings, Begin(*nodes));
+  EXPECT_EQ(settings.parallel.mesh.dp, 2);
+}
+
 TEST_F(NodesTest, RejectsRunningNode) {
   const auto nodes = MeetBoth();
-  EXPECT_THAT(Nodes::Meet(Options(1)),
-              StatusIs(absl::StatusCode::kAlreadyExists,
-                       HasSubstr("node 1 of the run")));
+  EXPECT_THAT(
+      Nodes::Join({.place = {.nodes = 2, .node = 1}, .directory = directory_}),
+      StatusIs(absl::StatusCode::kAlreadyExists,
+               HasSubstr("node 1 of the run")));
 }
 
 // The first node does not disturb a run that goes on without it.
 TEST_F(NodesTest, LostFirstNodeComesBackInReserve) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(second->AwaitRanks());
-  EXPECT_TRUE(Nodes::IsRunning(files_));
+  EXPECT_TRUE(Nodes::IsRunning(directory_));
   first.reset();
   absl::SleepFor(absl::Seconds(3));
-  EXPECT_TRUE(Nodes::IsRunning(files_));
-  Nodes::Options options = Options(0);
-  options.prepare = [] { return absl::InternalError("not for this run"); };
-  TESSERA_ASSERT_OK_AND_ASSIGN(const auto back, Nodes::Meet(options));
+  EXPECT_TRUE(Nodes::IsRunning(directory_));
+  const std::unique_ptr<Nodes> back = Join(0);
+  TESSERA_ASSERT_OK(Begin(*back));
+  EXPECT_EQ(back->attempt(), 1);
   EXPECT_THAT(back->TakeOver(), IsEmpty());
   EXPECT_FALSE(back->IsHere(Rank(0)));
 }
 
 TEST_F(NodesTest, IgnoresFilesOfEarlierRun) {
-  EXPECT_FALSE(Nodes::IsRunning(files_));
-  { const auto nodes = MeetBoth(); }
-  EXPECT_TRUE(std::filesystem::exists(files_.directory + "/start"));
-  EXPECT_FALSE(Nodes::IsRunning(files_));
+  EXPECT_FALSE(Nodes::IsRunning(directory_));
+  for (const int64_t attempt : {1, 7}) {
+    TESSERA_ASSERT_OK(files(attempt).Make());
+    TESSERA_ASSERT_OK(WriteFile(directory_ + "/node1", "name 000000007 1"));
+  }
+  EXPECT_FALSE(Nodes::IsRunning(directory_));
+  const auto nodes = MeetBoth();
+  EXPECT_EQ(nodes.first->attempt(), 1);
+  EXPECT_FALSE(std::filesystem::exists(files(7).directory));
 }
 
 TEST_F(NodesTest, SurvivesDamagedFiles) {
   auto [first, second] = MeetBoth();
   TESSERA_ASSERT_OK(first->AwaitRanks());
   for (const char* const file :
-       {"start", "homes", "failed", "node1", "node99999999999999999999",
-        "nodex", "rank2.round", "round0"}) {
+       {"1/start", "1/homes", "1/failed", "1/ending", "node1",
+        "node99999999999999999999", "nodex", "1/rank2.round", "1/round0"}) {
     for (const std::string& text :
          {std::string(), std::string("\0\xff 7 \n x", 9),
           std::string(5000, ' '), std::string("1\n77 77")}) {
-      TESSERA_ASSERT_OK(
-          WriteFile(absl::StrCat(files_.directory, "/", file), text));
+      TESSERA_ASSERT_OK(WriteFile(absl::StrCat(directory_, "/", file), text));
       first->TakeOver();
       first->RanksToEnd();
+      first->MustGrow();
     }
   }
 }
@@ -258,7 +378,11 @@ TEST(CheckPlaceTest, RejectsInvalidPlaces) {
       {[](auto& p, auto&) { p.master_addr = ""; }, "--master_addr="},
       {[](auto&, auto& s) { s.run_dir = ""; }, "--run_dir="},
       {[](auto&, auto& s) { s.engine = "shared_memory"; }, "--engine="},
-      {[](auto&, auto& s) { s.elastic = true; }, "--elastic"}};
+      {[](auto& p, auto& s) {
+         p.nodes = 1, p.node = 0;
+         s.max_dp = 8;
+       },
+       "--max_dp=8: a run on one host does not grow above the dp 4"}};
   for (const auto& [change, message] : cases) {
     NodePlace changed = place;
     Settings with = settings;

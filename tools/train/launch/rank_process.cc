@@ -39,6 +39,7 @@ namespace tessera::train {
 namespace {
 
 using collectives::Engine;
+using topology::Rank;
 
 constexpr std::string_view kRankArgument = "--rank_of";
 constexpr std::string_view kTerminal = "terminal";
@@ -145,7 +146,7 @@ class Rounds {
   Rounds(const Settings& settings, const AttemptFiles& files)
       : lookup_(RankVariables(settings, collectives::ProcessEnvironment())),
         files_(files),
-        last_(ReplacementsOf(settings)),
+        last_(LastRoundOf(settings)),
         rank_(RankOfProcess(settings)) {
     const std::string later =
         lookup_(collectives::kLaterSocketsVariable).value_or("");
@@ -187,6 +188,41 @@ class Rounds {
   int64_t next_ = 0;
 };
 
+// The program of a round in which the run ends.
+absl::StatusOr<std::string> SaveCopies(const Settings& settings,
+                                       const RankContext& rank) {
+  const ActionScope place(RankAction::kCheckpoint);
+  MemoryCopies& copies = *rank.copies;
+  const absl::Cleanup leave = [&] { copies.Leave(); };
+  TESSERA_RETURN_IF_ERROR(copies.Join(rank.world, rank.locations).status());
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string path,
+      copies.Save({.directory = settings.run_dir + "/checkpoints",
+                   .keep = settings.keep_checkpoints,
+                   .keep_best = settings.keep_best}));
+  if (rank.world.rank() == Rank(0) && !path.empty() && !settings.quiet) {
+    *rank.progress << "train: copies in memory are saved in " << path
+                   << std::endl;
+  }
+  return "";
+}
+
+// True if the run ends in this round. All ranks return the same, even if some
+// do not see the file yet.
+absl::StatusOr<bool> EndsIn(int64_t round, const World& world,
+                            const Settings& settings,
+                            const AttemptFiles& files) {
+  if (round == 0) return false;
+  const auto ending = files.ReadEnding();
+  const bool ends = ending.has_value() && round >= ending->round;
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      collectives::ExchangeTexts(*world.communicator, ends ? "ends" : "",
+                                 settings.parallel.timeout));
+  return std::any_of(texts.begin(), texts.end(),
+                     [](const std::string& text) { return !text.empty(); });
+}
+
 // When a rank is lost, the others join the next round, which the launcher lets
 // a new process join in its place. Ranks notice the loss at different times, up
 // to a timeout of a collective apart, and hung ranks are killed even later.
@@ -199,17 +235,24 @@ absl::StatusOr<std::string> RunOnlyRank(const Settings& settings,
   Rounds rounds(settings, *events.files);
   const auto observer = events.watch->Attach(RankOfProcess(settings));
   MemoryCopies copies;
+  const RankProgram save = [&](const RankContext& rank) {
+    return SaveCopies(settings, rank);
+  };
   for (;;) {
-    copies.SetRound(rounds.next());
+    const int64_t round = rounds.next();
+    copies.SetRound(round);
     const auto lookup = rounds.Next(patience);
     const bool can_rejoin = can_copy && rounds.HasNext();
     const absl::StatusOr<World> world =
         lookup.ok() ? JoinWorld(settings, *lookup, patience, observer)
                     : absl::StatusOr<World>(lookup.status());
+    const absl::StatusOr<bool> ends =
+        world.ok() ? EndsIn(round, *world, settings, *events.files)
+                   : absl::StatusOr<bool>(world.status());
     absl::StatusOr<std::string> result =
-        world.ok() ? RunRank(*world, program, events,
-                             can_copy ? &copies : nullptr, can_rejoin)
-                   : world.status();
+        ends.ok() ? RunRank(*world, *ends ? save : program, events,
+                            can_copy ? &copies : nullptr, can_rejoin)
+                  : ends.status();
     if (result.ok() || !can_rejoin || !MayBeConsequence(result.status())) {
       return result;
     }
@@ -237,14 +280,16 @@ absl::Status RunProcess(const AttemptFiles& files, const MakeRankProgram& make,
   TESSERA_ASSIGN_OR_RETURN(const std::string result,
                            run(settings, program, events));
   const StopCause cause = preemption->stopped_by();
+  if (!result.empty() || cause == StopCause::kNewHost) {
+    TESSERA_RETURN_IF_ERROR(
+        WriteFile(files.stopped_by(), StopCauseName(cause)));
+  }
   if (result.empty()) {
-    const bool are_nodes = IsOneOfNodes(settings);
-    if (are_nodes && cause != StopCause::kNone) {
+    if (IsOneOfNodes(settings) && cause > StopCause::kNewHost) {
       exit_code = Preemption::kExitCode;
     }
     return absl::OkStatus();
   }
-  TESSERA_RETURN_IF_ERROR(WriteFile(files.stopped_by(), StopCauseName(cause)));
   return WriteFile(files.result(), result);
 }
 
@@ -255,6 +300,10 @@ int64_t ReplacementsOf(const Settings& settings) {
   constexpr int64_t kMost = 16;
   return settings.snapshot_every > 0 ? std::min(settings.max_restarts, kMost)
                                      : 0;
+}
+
+int64_t LastRoundOf(const Settings& settings) {
+  return settings.snapshot_every > 0 ? ReplacementsOf(settings) + 1 : 0;
 }
 
 std::vector<std::string> RankArguments(const AttemptFiles& files,
@@ -355,7 +404,6 @@ namespace {
 
 using collectives::Communicator;
 using topology::LauncherEnvironment;
-using topology::Rank;
 
 // Rank 0 creates the run directory and writes config.json; returns the
 // directory on every rank.

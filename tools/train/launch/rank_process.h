@@ -71,6 +71,11 @@ std::optional<absl::Duration> HangTimeoutOf(const Settings& settings);
 // The maximum number of replacements of lost ranks; 0 without --snapshot_every.
 int64_t ReplacementsOf(const Settings& settings);
 
+// The last round of the rendezvous. With --snapshot_every it is one more than
+// the replacements, for a run that cannot go on: new processes take the places
+// of lost ranks while the others save their copies (AttemptFiles::Ending).
+int64_t LastRoundOf(const Settings& settings);
+
 // The command-line arguments that start this program as a rank of `files`.
 // `is_terminal` says whether its standard error is a terminal. `places_fd` is
 // the inherited descriptor of PlacePages; -1: the rank watches itself.

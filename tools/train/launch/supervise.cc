@@ -14,6 +14,8 @@
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/train/launch/rank_process.h"
+#include "tools/train/loop/preemption.h"
+#include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/settings.h"
 #include "tools/train/watch/hang.h"
 #include "tools/train/watch/job_watch.h"
@@ -30,7 +32,12 @@ constexpr int64_t kMaxResultBytes = int64_t{1} << 30;
 // Short, because ranks of a failed run save nothing.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 
-// True if --elastic restarts with fewer ranks.
+// True if a restart may go on with fewer ranks.
+bool MayShrink(const Settings& settings) {
+  return settings.min_dp > 0 && settings.min_dp < settings.parallel.mesh.dp;
+}
+
+// True if it should.
 bool NeedsFewerRanks(const AttemptOutcome& outcome,
                      const std::optional<int64_t>& failed_before) {
   if (absl::IsResourceExhausted(outcome.status)) return true;
@@ -38,7 +45,8 @@ bool NeedsFewerRanks(const AttemptOutcome& outcome,
   return outcome.rank.has_value() && outcome.rank == failed_before;
 }
 
-// Decides which ranks of an attempt hang, and which are replaced.
+// Decides which ranks of an attempt hang, which are replaced, and when the
+// attempt ends with a checkpoint of copies in memory.
 class Replacements {
  public:
   // Borrows its arguments. `nodes` is null for a run on one node.
@@ -55,11 +63,14 @@ class Replacements {
   void ShowPlaces() const;
 
   int64_t count() const { return count_; }
+  bool needs_fewer_ranks() const { return needs_fewer_ranks_; }
   // The ranks that were killed because they hung, and why.
   const std::map<int64_t, std::string>& hung() const { return hung_; }
 
  private:
   using Reasons = std::map<int64_t, std::string>;  // By rank.
+  AttemptOutcome FailureOf(const tools::RankExit& exit) const;
+  bool MayGoOn(const AttemptOutcome& failure, int64_t round);
   void AddStopped(const std::vector<topology::Rank>& stopped, Reasons& hung);
   void AddSilent(Reasons& hung) const;
   void AddStuck(const std::vector<topology::Rank>& stopped, Reasons& hung);
@@ -71,35 +82,61 @@ class Replacements {
   Nodes* const nodes_;
   Reasons hung_;
   int64_t count_ = 0;
+  bool needs_fewer_ranks_ = false;
   std::optional<int64_t> failed_before_;
   std::map<int64_t, absl::Time> stopped_since_;  // By rank.
 };
 
-std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
-  const AttemptFiles& files = options_.files;
+AttemptOutcome Replacements::FailureOf(const tools::RankExit& exit) const {
   const int64_t rank = exit.rank.value();
-  AttemptOutcome failure = {.status = absl::AbortedError(""),
-                            .rank = rank,
-                            .took_a_step = files.TookAStep(),
-                            .died = true};
+  AttemptOutcome failure = {
+      .status = absl::AbortedError(tools::DescribeExit(exit)),
+      .rank = rank,
+      .took_a_step = options_.files.TookAStep(),
+      .died = true};
   for (const RankReport& report :
-       files.ReadReports(settings_.parallel.mesh.world_size())) {
+       options_.files.ReadReports(settings_.parallel.mesh.world_size())) {
     if (report.rank != rank || exit.by_signal) continue;
     failure.status = report.status;
     failure.died = false;
   }
+  return failure;
+}
+
+// True if a new process in the place of the rank may train from this round on.
+bool Replacements::MayGoOn(const AttemptOutcome& failure, int64_t round) {
+  needs_fewer_ranks_ = nodes_ == nullptr && MayShrink(settings_) &&
+                       NeedsFewerRanks(failure, failed_before_);
   const int64_t most = ReplacementsOf(settings_);
+  return count_ < most && round <= most && !needs_fewer_ranks_;
+}
+
+// If the run cannot go on, a new process helps the others to save their copies.
+std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
+  const AttemptFiles& files = options_.files;
+  const int64_t rank = exit.rank.value();
+  const AttemptOutcome failure = FailureOf(exit);
   const int64_t round = files.ReadRound(rank).number + 1;
-  if (count_ == most || round > most || !MayPass(failure) ||
-      (settings_.elastic && NeedsFewerRanks(failure, failed_before_)) ||
-      (nodes_ != nullptr && !nodes_->RanksToEnd().empty()) ||
-      !files.WriteRound(rank, round).ok()) {
+  const auto before = files.ReadEnding();
+  const bool has_saved = before.has_value() && round > before->round;
+  if (has_saved || !MayPass(failure) || round > LastRoundOf(settings_) ||
+      (nodes_ != nullptr && !nodes_->RanksToEnd().empty())) {
     return std::nullopt;
   }
+  const bool goes_on = !before.has_value() && MayGoOn(failure, round);
+  absl::Status written;
+  if (!goes_on && !before.has_value()) {
+    const RankReport cause = {rank, 0, failure.status};
+    written = files.WriteEnding(
+        {round, failure.died ? cause : RankReport{rank, 0, NameRank(cause)}});
+  }
+  written.Update(files.WriteRound(rank, round));
+  if (!written.ok()) return std::nullopt;
   watch_.WriteFiles();
   watch_.Forget(rank);
   files.RemoveReport(rank);
   failed_before_ = rank;
+  if (!goes_on) return round;
   ++count_;
   options_.notice(absl::StrCat(
       tools::DescribeExit(exit),
@@ -214,9 +251,9 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
                                    const AttemptOptions& options,
                                    JobWatch& watch, Nodes* nodes,
                                    Replacements& replacements) {
-  const NodePlace& place = options.place;
   const bool is_mpi = settings.engine == "mpi";
-  const int64_t ranks = settings.parallel.mesh.world_size() / place.nodes;
+  const int64_t size = nodes == nullptr ? 1 : nodes->size();
+  const int64_t ranks = settings.parallel.mesh.world_size() / size;
   TESSERA_ASSIGN_OR_RETURN(
       LaunchPlan plan,
       tools::PlanProgram(settings.engine == "in_process" ? 1 : ranks, is_mpi,
@@ -226,10 +263,8 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.grace = kGrace;
   TESSERA_ASSIGN_OR_RETURN(plan.save_grace,
                            ParseTimeSpan(settings.grace_period));
-  plan.nnodes = place.nodes;
-  plan.node_rank = place.node;
-  plan.master_addr = place.master_addr;
-  plan.replacements = ReplacementsOf(settings);
+  plan.nnodes = size;
+  plan.replacements = LastRoundOf(settings);
   if (plan.replacements > 0) {
     plan.replace = [&](const auto& exit) { return replacements.Replace(exit); };
   }
@@ -242,7 +277,11 @@ absl::StatusOr<LaunchPlan> PlanFor(const Settings& settings,
   plan.on_failure = [&] { watch.WriteFiles(); };
   plan.on_user_signal = [&] { replacements.ShowPlaces(); };
   if (nodes != nullptr) {
+    plan.master_addr = nodes->place().master_addr;
     plan.take_over = [nodes] { return nodes->TakeOver(); };
+    plan.next_signal = [nodes] {
+      return nodes->MustGrow() ? kNewHostSignal : 0;
+    };
   }
   return plan;
 }
@@ -331,7 +370,11 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
   outcome.signal = launched.signal == SIGUSR1 ? SIGTERM : launched.signal;
   outcome.died = HasDeadRank(launched);
   outcome.status = launched.ToStatus();
-  if (!has_first) return;
+  const std::string stopped_by =
+      ReadFile(files.stopped_by(), kMaxResultBytes).value_or("");
+  outcome.grows =
+      outcome.status.ok() && stopped_by == StopCauseName(StopCause::kNewHost);
+  if (!has_first || outcome.grows) return;
   absl::StatusOr<std::string> result =
       ReadFile(files.result(), kMaxResultBytes);
   if (result.ok()) {
@@ -339,8 +382,6 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
   } else if (outcome.status.ok()) {
     outcome.status = Annotate(result.status(), "rank 0 left no result");
   }
-  const std::string stopped_by =
-      ReadFile(files.stopped_by(), kMaxResultBytes).value_or("");
   if (outcome.status.ok() && !stopped_by.empty()) {
     outcome.signal = SIGTERM;
     outcome.status = absl::AbortedError(absl::StrCat("ended by ", stopped_by));
@@ -351,31 +392,24 @@ void Conclude(const LaunchOutcome& launched, const AttemptFiles& files,
   }
 }
 
-absl::Status MakeFiles(const Settings& settings, const AttemptFiles& files) {
-  TESSERA_RETURN_IF_ERROR(files.Make());
-  return WriteSettings(settings, files.settings());
-}
-
-absl::StatusOr<std::unique_ptr<Nodes>> MeetNodes(
-    const Settings& settings, const AttemptOptions& options) {
-  constexpr absl::Duration kLeastSilence = absl::Seconds(3);
-  constexpr absl::Duration kLeastPatience = absl::Minutes(2);
-  const absl::Duration silence =
-      HangTimeoutOf(settings).value_or(absl::Seconds(10));
-  return Nodes::Meet(
-      {.place = options.place,
-       .files = options.files,
-       .ranks = settings.parallel.mesh.world_size(),
-       .most_rounds = ReplacementsOf(settings),
-       .patience = std::max(kLeastPatience, 3 * settings.parallel.timeout),
-       .silence = std::max(kLeastSilence, silence),
-       .notice = options.notice,
-       .prepare = [&] { return MakeFiles(settings, options.files); }});
+// The attempt has ended for this cause, and its ranks have saved their copies,
+// or failed to.
+void ConcludeEnding(const RankReport& cause, bool has_failed,
+                    const AttemptOptions& options, AttemptOutcome& outcome) {
+  if (has_failed) {
+    options.notice(absl::StrCat("copies in memory could not be saved: ",
+                                outcome.status.message()));
+  }
+  outcome.rank = cause.rank;
+  outcome.status = absl::Status(
+      cause.status.code(),
+      absl::StrCat(cause.status.message(), "; all ranks were ended"));
 }
 
 // Runs this node's ranks.
 absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
-                      Nodes* nodes, AttemptOutcome& outcome) {
+                      AttemptOutcome& outcome) {
+  Nodes* const nodes = options.nodes;
   const int64_t ranks = settings.parallel.mesh.world_size();
   TESSERA_ASSIGN_OR_RETURN(
       const auto watch,
@@ -385,7 +419,10 @@ absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
       LaunchPlan plan, PlanFor(settings, options, *watch, nodes, replacements));
   if (nodes != nullptr) {
     TESSERA_ASSIGN_OR_RETURN(plan.ranks, nodes->AwaitRanks());
-    if (plan.ranks.empty()) return absl::OkStatus();
+    if (plan.ranks.empty()) {
+      Conclude({}, options.files, ranks, true, false, outcome);
+      return absl::OkStatus();
+    }
   }
   TESSERA_ASSIGN_OR_RETURN(const LaunchOutcome launched,
                            tools::Launch(plan, options.sinks));
@@ -395,6 +432,65 @@ absl::Status RunRanks(const Settings& settings, const AttemptOptions& options,
   const bool has_first = nodes == nullptr || nodes->IsHere(topology::Rank(0));
   Conclude(launched, options.files, ranks, are_ranks, has_first, outcome);
   NameHung(launched, replacements.hung(), outcome);
+  outcome.needs_fewer_ranks = replacements.needs_fewer_ranks();
+  const auto ending = options.files.ReadEnding();
+  if (ending.has_value() && !outcome.signal.has_value()) {
+    ConcludeEnding(ending->cause, launched.failure.has_value(), options,
+                   outcome);
+  }
+  return absl::OkStatus();
+}
+
+std::string Source(const Settings& settings) {
+  return settings.resume.empty() ? "the beginning" : settings.resume;
+}
+
+// Says with which ranks the run starts, if not with those of --mesh, or
+// continues after a restart.
+void SayMesh(const Settings& wanted, const Settings& settings,
+             const AttemptOptions& options) {
+  const Nodes& nodes = *options.nodes;
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  const topology::MeshSizes& whole = wanted.parallel.mesh;
+  if (nodes.attempt() == 1 && mesh.dp == whole.dp) return;
+  const std::string differs =
+      mesh.dp == whole.dp ? "" : absl::StrCat(" (of ", whole.ToFlag(), ")");
+  const bool may_grow = mesh.dp < std::max(whole.dp, wanted.max_dp);
+  options.notice(absl::StrCat(
+      nodes.attempt() == 1 ? "starts" : "continues", " on ", mesh.ToFlag(),
+      differs, ", ", nodes.size(), " of ", nodes.place().nodes, " hosts, from ",
+      Source(settings), may_grow ? "; grows when a host joins" : ""));
+}
+
+// An attempt of all nodes.
+absl::Status TryWithNodes(const Settings& settings,
+                          const AttemptOptions& options,
+                          AttemptOutcome& outcome) {
+  Nodes& nodes = *options.nodes;
+  TESSERA_ASSIGN_OR_RETURN(
+      const Settings chosen,
+      nodes.Begin([settings, most = nodes.place().nodes](int64_t count) {
+        return FitCrew(settings, most, count);
+      }));
+  SayMesh(settings, chosen, options);
+  AttemptOptions here = options;
+  here.files.directory = nodes.directory();
+  const absl::Status status = RunRanks(chosen, here, outcome);
+  if (!status.ok()) outcome.status = status;
+  outcome.took_a_step = here.files.TookAStep();
+  // The cause may be the loss of another node.
+  if (outcome.took_a_step && absl::IsFailedPrecondition(outcome.status) &&
+      outcome.rank.has_value()) {
+    outcome.status = absl::AbortedError(outcome.status.message());
+  }
+  // A run that is asked to end ends on all nodes.
+  const bool was_asked =
+      outcome.signal == SIGTERM && outcome.took_a_step && !outcome.died;
+  if (was_asked || outcome.grows) return absl::OkStatus();
+  const bool is_final =
+      outcome.replacements >= chosen.max_restarts || !MayPass(outcome);
+  outcome.status = nodes.End(outcome.status, is_final);
+  if (absl::IsCancelled(outcome.status)) outcome.died = false;
   return absl::OkStatus();
 }
 
@@ -403,24 +499,12 @@ absl::Status TryAttempt(const Settings& settings, const AttemptOptions& options,
   const topology::MeshSizes& mesh = settings.parallel.mesh;
   TESSERA_RETURN_IF_ERROR(
       tools::FlagError("mesh", mesh.ToFlag(), mesh.Validate()));
-  if (options.place.is_alone()) {
-    TESSERA_RETURN_IF_ERROR(MakeFiles(settings, options.files));
-    return RunRanks(settings, options, nullptr, outcome);
+  if (options.nodes != nullptr) {
+    return TryWithNodes(settings, options, outcome);
   }
-  TESSERA_ASSIGN_OR_RETURN(const auto nodes, MeetNodes(settings, options));
-  const absl::Status status = RunRanks(settings, options, nodes.get(), outcome);
-  if (!status.ok()) outcome.status = status;
-  outcome.took_a_step = options.files.TookAStep();
-  // A run that is asked to end ends on all nodes.
-  if (outcome.signal == SIGTERM && outcome.took_a_step && !outcome.died) {
-    nodes->Leave(absl::OkStatus(), /*is_final=*/true).IgnoreError();
-    return absl::OkStatus();
-  }
-  const bool is_final =
-      outcome.replacements >= settings.max_restarts || !MayPass(outcome);
-  outcome.status = nodes->Leave(outcome.status, is_final);
-  if (absl::IsCancelled(outcome.status)) outcome.died = false;
-  return absl::OkStatus();
+  TESSERA_RETURN_IF_ERROR(options.files.Make());
+  TESSERA_RETURN_IF_ERROR(WriteSettings(settings, options.files.settings()));
+  return RunRanks(settings, options, outcome);
 }
 
 }  // namespace
@@ -430,20 +514,12 @@ AttemptOutcome RunAttempt(const Settings& settings,
   AttemptOutcome outcome;
   const absl::Status status = TryAttempt(settings, options, outcome);
   if (!status.ok()) outcome.status = status;
-  if (options.place.is_alone()) {
+  if (options.nodes == nullptr) {
     outcome.took_a_step = options.files.TookAStep();
     options.files.Remove();
   }
   return outcome;
 }
-
-namespace {
-
-std::string Source(const Settings& settings) {
-  return settings.resume.empty() ? "the beginning" : settings.resume;
-}
-
-}  // namespace
 
 bool MayPass(const AttemptOutcome& outcome) {
   if (outcome.status.ok() || outcome.signal.has_value()) return false;
@@ -461,32 +537,56 @@ bool MayPass(const AttemptOutcome& outcome) {
   }
 }
 
-std::optional<Settings> ShrinkDataAxis(
-    const Settings& settings,
+std::optional<Settings> FitDataAxis(
+    const Settings& settings, int64_t most,
     const std::function<bool(const Settings&)>& is_valid) {
   const topology::MeshSizes& mesh = settings.parallel.mesh;
-  // Hybrid sharding: drops whole replicas, so that shards keep their size.
+  // Hybrid sharding: whole replicas, so that shards keep their size.
   const bool is_hybrid = mesh.dp_replicate > 1;
   const int64_t unit = is_hybrid ? mesh.dp_shard() : 1;
-  for (int64_t dp = mesh.dp - unit; dp >= unit; dp -= unit) {
-    Settings smaller = settings;
-    smaller.parallel.mesh.dp = dp;
-    if (is_hybrid) smaller.parallel.mesh.dp_replicate = dp / unit;
-    if (settings.batch % dp == 0 && is_valid(smaller)) return smaller;
+  const int64_t least = settings.min_dp > 0 ? settings.min_dp : mesh.dp;
+  for (int64_t dp = most / unit * unit; dp >= std::max(least, unit);
+       dp -= unit) {
+    Settings fit = settings;
+    fit.parallel.mesh.dp = dp;
+    if (is_hybrid) fit.parallel.mesh.dp_replicate = dp / unit;
+    // A single rank has no other one for its copy.
+    if (fit.parallel.mesh.world_size() == 1) fit.snapshot_every = 0;
+    if (settings.batch % dp == 0 && is_valid(fit)) return fit;
   }
   return std::nullopt;
+}
+
+std::optional<Crew> FitCrew(const Settings& settings, int64_t nodes_at_start,
+                            int64_t nodes) {
+  const topology::MeshSizes& mesh = settings.parallel.mesh;
+  const int64_t most = mesh.world_size() / nodes_at_start;
+  int64_t chosen = 0;
+  const auto is_valid = [&](const Settings& fit) {
+    const int64_t ranks = fit.parallel.mesh.world_size();
+    // The fewest nodes, so that others stay in reserve.
+    chosen = (ranks + most - 1) / most;
+    while (chosen <= nodes && ranks % chosen != 0) ++chosen;
+    if (chosen > nodes) return false;
+    return fit.parallel.mesh.dp == mesh.dp || CheckSettings(fit).ok();
+  };
+  const auto fit =
+      FitDataAxis(settings, std::max(mesh.dp, settings.max_dp), is_valid);
+  if (!fit.has_value()) return std::nullopt;
+  return Crew{*fit, chosen};
 }
 
 AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
   Settings current = settings;
   std::optional<int64_t> failed_before;
-  for (int64_t restarts = 0;; ++restarts) {
+  int64_t restarts = 0;
+  for (;;) {
     Settings now = current;
     if (settings.snapshot_every > 0) now.max_restarts -= restarts;
     AttemptOutcome outcome = hooks.attempt(now);
     restarts += outcome.replacements;
-    if (!MayPass(outcome)) return outcome;
-    if (restarts == settings.max_restarts) {
+    if (!outcome.grows && !MayPass(outcome)) return outcome;
+    if (!outcome.grows && restarts >= settings.max_restarts) {
       if (restarts > 0) {
         outcome.status = absl::Status(
             outcome.status.code(),
@@ -495,16 +595,24 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
       }
       return outcome;
     }
-    if (settings.elastic && NeedsFewerRanks(outcome, failed_before)) {
-      current = ShrinkDataAxis(current, hooks.is_valid).value_or(current);
+    const bool shrinks =
+        !hooks.are_nodes && MayShrink(current) &&
+        (outcome.needs_fewer_ranks || NeedsFewerRanks(outcome, failed_before));
+    if (shrinks) {
+      current =
+          FitDataAxis(current, current.parallel.mesh.dp - 1, hooks.is_valid)
+              .value_or(current);
     }
     failed_before = outcome.rank;
     const std::string checkpoint = hooks.last_checkpoint();
     if (!checkpoint.empty()) current.resume = checkpoint;
-    hooks.notice(absl::StrCat(outcome.status.message(), "; restart ",
-                              restarts + 1, " of ", settings.max_restarts,
-                              " on ", current.parallel.mesh.ToFlag(), " from ",
-                              Source(current)));
+    if (outcome.grows) continue;
+    hooks.notice(absl::StrCat(
+        outcome.status.message(), "; restart ", ++restarts, " of ",
+        settings.max_restarts,
+        hooks.are_nodes ? ""
+                        : absl::StrCat(" on ", current.parallel.mesh.ToFlag()),
+        " from ", Source(current)));
   }
 }
 

@@ -16,16 +16,18 @@
 // With --snapshot_every a rank that dies, or that does not answer while the
 // others wait for it, is replaced by a new process, and the others go on from
 // copies of the state in memory (checkpoint/memory_copies.h). The attempt fails
-// only if that is impossible. Replacements count as restarts.
+// only if that is impossible: then the ranks save their copies as a checkpoint.
+// Replacements count as restarts.
 //
-// With --elastic the next attempt has fewer data-parallel ranks if
+// On one host the next attempt has fewer data-parallel ranks, down to --min_dp,
+// if
 //   - a rank ran out of a resource (ResourceExhausted: memory, disk,
 //   processes),
 //   - the attempt took no step, or
 //   - the same rank failed in two consecutive attempts.
-// The data axis shrinks to the next smaller size that divides the batch and
-// that the settings allow. The batch, and therefore the losses, do not change.
-// A data axis of one rank cannot shrink.
+// On several hosts (nodes.h) it has as many as those that are there can start,
+// from --min_dp to --max_dp. The batch, and therefore the losses, do not
+// change.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 
@@ -49,9 +51,9 @@ struct AttemptOptions {
   std::function<void(const std::string&)> notice = [](const std::string&) {};
   tools::LaunchSinks sinks = {};
   bool is_terminal = false;  // sinks.out_fd is a terminal.
-  // With several nodes this process starts the ranks of one of them, and the
-  // settings of node 0 count.
-  NodePlace place = {};
+  // With several nodes, of which this process starts the ranks of one: where
+  // they meet. Null on one node.
+  Nodes* nodes = nullptr;
 };
 
 struct AttemptOutcome {
@@ -68,6 +70,10 @@ struct AttemptOutcome {
   bool took_a_step = false;
   int64_t replacements = 0;  // Of ranks, with --snapshot_every.
   bool died = false;         // A rank died by a signal or without report.
+  // The data axis should shrink, if it may.
+  bool needs_fewer_ranks = false;
+  // The ranks ended after a checkpoint, so that the data axis can grow.
+  bool grows = false;
   // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time
   // limit.
   std::optional<int> signal = {};
@@ -83,18 +89,27 @@ AttemptOutcome RunAttempt(const Settings& settings,
 struct JobHooks {
   std::function<AttemptOutcome(const Settings&)> attempt;
   std::function<std::string()> last_checkpoint;    // "" if there is none.
-  std::function<bool(const Settings&)> is_valid;   // Accepts a smaller mesh.
+  std::function<bool(const Settings&)> is_valid;   // Accepts another mesh.
   std::function<void(const std::string&)> notice;  // One line per restart.
+  bool are_nodes = false;  // The mesh depends on the nodes that are there.
 };
 
 // True if a failed attempt may succeed when repeated; false if the settings,
 // the data or a file are at fault.
 bool MayPass(const AttemptOutcome& outcome);
 
-// The settings with the next smaller valid data axis; nullopt if there is none.
-std::optional<Settings> ShrinkDataAxis(
-    const Settings& settings,
+// The settings with the largest valid data axis of at most `most` ranks that
+// divides the batch and is at least --min_dp; nullopt if there is none. With
+// hybrid sharding the number of replicas changes.
+std::optional<Settings> FitDataAxis(
+    const Settings& settings, int64_t most,
     const std::function<bool(const Settings&)>& is_valid);
+
+// The crew of at most `nodes` nodes with the largest data axis, up to --max_dp.
+// Each node starts the same number of ranks, at most as many as each of
+// `nodes_at_start` does with the mesh of `settings`.
+std::optional<Crew> FitCrew(const Settings& settings, int64_t nodes_at_start,
+                            int64_t nodes);
 
 // Returns the outcome of the last attempt. Its message has the number of
 // restarts.

@@ -143,76 +143,150 @@ TEST(SuperviseTest, DoesNotRetryInterruptedJob) {
   EXPECT_EQ(job.Run({.max_restarts = 5}).signal, 2);
 }
 
-TEST(SuperviseTest, StaysOnItsMeshUnlessElastic) {
+TEST(SuperviseTest, StaysOnItsMeshWithoutMinDp) {
   FakeJob job({Died(1), Died(1, false), Done()});
   job.Run({.parallel = {.mesh = {.dp = 4}}, .max_restarts = 2});
   EXPECT_THAT(Meshes(job), ElementsAre("dp4", "dp4", "dp4"));
 }
 
-TEST(SuperviseTest, ElasticShrinksAfterTheSecondDeathOfARank) {
+TEST(SuperviseTest, ShrinksAfterTheSecondDeathOfARank) {
   FakeJob job({Died(1), Died(1), Died(2), Done()});
   job.Run({.batch = 12,
            .parallel = {.mesh = {.dp = 4}},
            .max_restarts = 3,
-           .elastic = true});
+           .min_dp = 1});
   EXPECT_THAT(Meshes(job), ElementsAre("dp4", "dp4", "dp3", "dp3"));
 }
 
-TEST(SuperviseTest, ElasticShrinksIfNoStepWasTaken) {
+TEST(SuperviseTest, ShrinksIfNoStepWasTaken) {
   FakeJob job({Died(7, /*took_a_step=*/false), Done()});
-  job.Run({.max_restarts = 1, .elastic = true});
+  job.Run({.max_restarts = 1, .min_dp = 1});
   EXPECT_THAT(Meshes(job), ElementsAre("dp2,pp2,tp2", "pp2,tp2"));
 }
 
-TEST(SuperviseTest, ElasticShrinksIfResourcesAreExhausted) {
+TEST(SuperviseTest, ShrinksIfResourcesAreExhausted) {
   FakeJob job({Failed(absl::ResourceExhaustedError("no memory")), Done()});
   job.Run({.parallel = {.mesh = {.dp = 8, .tp = 2}},
            .max_restarts = 1,
-           .elastic = true});
+           .min_dp = 1});
   EXPECT_THAT(Meshes(job), ElementsAre("dp8,tp2", "dp4,tp2"));
 }
 
 TEST(SuperviseTest, OneDataRankStaysOne) {
   FakeJob job({Died(0, false), Died(0, false), Done()});
-  job.Run(
-      {.parallel = {.mesh = {.tp = 4}}, .max_restarts = 2, .elastic = true});
+  job.Run({.parallel = {.mesh = {.tp = 4}}, .max_restarts = 2, .min_dp = 1});
   EXPECT_THAT(Meshes(job), ElementsAre("tp4", "tp4", "tp4"));
 }
 
-TEST(ShrinkDataAxisTest, ChoosesLargestValidDivisorOfBatch) {
-  const auto valid = [](const Settings&) { return true; };
-  const auto mesh_of = [](const std::optional<Settings>& settings) {
-    return settings.has_value() ? settings->parallel.mesh.ToFlag() : "none";
-  };
+// A replacement that fails, within one attempt.
+TEST(SuperviseTest, ShrinksIfAttemptNeedsFewerRanks) {
+  AttemptOutcome twice = Died(1);
+  twice.needs_fewer_ranks = true;
+  FakeJob job({twice, Done()});
+  job.Run({.max_restarts = 1, .min_dp = 1});
+  EXPECT_THAT(Meshes(job), ElementsAre("dp2,pp2,tp2", "pp2,tp2"));
+}
+
+TEST(SuperviseTest, DoesNotShrinkBelowMinDp) {
+  FakeJob job({Died(0, false), Died(0, false), Died(0, false), Done()});
+  job.Run({.batch = 24,
+           .parallel = {.mesh = {.dp = 6}},
+           .max_restarts = 3,
+           .min_dp = 3});
+  EXPECT_THAT(Meshes(job), ElementsAre("dp6", "dp4", "dp3", "dp3"));
+}
+
+TEST(SuperviseTest, GrowthIsNoRestart) {
+  AttemptOutcome grows = Done();
+  grows.grows = true;
+  FakeJob job({grows, Died(1), grows, Done()});
+  job.checkpoint = "/run/checkpoints/step-00000020";
+  EXPECT_EQ(job.Run({.max_restarts = 1}).result, "done");
+  EXPECT_THAT(job.attempts, SizeIs(4));
+  EXPECT_THAT(job.attempts[1].resume, job.checkpoint);
+  EXPECT_THAT(job.notices, SizeIs(1));
+}
+
+std::string FitOf(
+    Settings settings, int64_t most,
+    const std::function<bool(const Settings&)>& is_valid = [](const Settings&) {
+      return true;
+    }) {
+  settings.min_dp = 1;
+  const auto fit = FitDataAxis(settings, most, is_valid);
+  return fit.has_value() ? fit->parallel.mesh.ToFlag() : "none";
+}
+
+TEST(FitDataAxisTest, ChoosesLargestValidDivisorOfBatch) {
   const Settings settings = {.batch = 16,
                              .parallel = {.mesh = {.dp = 8, .pp = 2}}};
-  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, valid)), "dp4,pp2");
+  EXPECT_EQ(FitOf(settings, 16), "dp16,pp2");
+  EXPECT_EQ(FitOf(settings, 15), "dp8,pp2");
+  EXPECT_EQ(FitOf(settings, 7), "dp4,pp2");
   const auto not_four = [](const Settings& s) {
     return s.parallel.mesh.dp != 4;
   };
-  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, not_four)), "dp2,pp2");
-  const auto none = [](const Settings&) { return false; };
-  EXPECT_EQ(mesh_of(ShrinkDataAxis(settings, none)), "none");
-  EXPECT_EQ(mesh_of(ShrinkDataAxis({.parallel = {.mesh = {.tp = 2}}}, valid)),
-            "none");
+  EXPECT_EQ(FitOf(settings, 7, not_four), "dp2,pp2");
+  EXPECT_EQ(FitOf(settings, 7, [](const Settings&) { return false; }), "none");
+  EXPECT_EQ(FitOf({.parallel = {.mesh = {.tp = 2}}}, 0), "none");
+}
+
+// A single rank has no other one for its copy.
+TEST(FitDataAxisTest, SingleRankHasNoCopies) {
+  const Settings settings = {.batch = 4,
+                             .parallel = {.mesh = {.dp = 4}},
+                             .snapshot_every = 1,
+                             .min_dp = 1};
+  const auto valid = [](const Settings&) { return true; };
+  EXPECT_EQ(FitDataAxis(settings, 2, valid)->snapshot_every, 1);
+  EXPECT_EQ(FitDataAxis(settings, 1, valid)->snapshot_every, 0);
 }
 
 // Drops replicas; each remaining one keeps all of its shards.
-TEST(ShrinkDataAxisTest, KeepsTheShardsOfReplicas) {
-  const auto shrunk = [](int64_t batch, const topology::MeshSizes& mesh) {
-    const auto settings =
-        ShrinkDataAxis({.batch = batch, .parallel = {.mesh = mesh}},
-                       [](const Settings&) { return true; });
-    return settings.has_value() ? settings->parallel.mesh.ToFlag() : "none";
+TEST(FitDataAxisTest, KeepsTheShardsOfReplicas) {
+  const auto fit = [](int64_t batch, const topology::MeshSizes& mesh,
+                      int64_t most) {
+    return FitOf({.batch = batch, .parallel = {.mesh = mesh}}, most);
   };
-  EXPECT_EQ(shrunk(16, {.dp = 8, .dp_replicate = 4}),
+  EXPECT_EQ(fit(16, {.dp = 8, .dp_replicate = 4}, 7),
             "dp_replicate2,dp_shard2");
-  EXPECT_EQ(shrunk(12, {.dp = 8, .dp_replicate = 4}),
+  EXPECT_EQ(fit(12, {.dp = 8, .dp_replicate = 4}, 7),
             "dp_replicate3,dp_shard2");
-  EXPECT_EQ(shrunk(4, {.dp = 4, .dp_replicate = 4}), "dp_replicate2");
+  EXPECT_EQ(fit(4, {.dp = 4, .dp_replicate = 4}, 3), "dp_replicate2");
   // With the last replica only.
-  EXPECT_EQ(shrunk(6, {.dp = 6, .tp = 2, .dp_replicate = 2}), "dp3,tp2");
-  EXPECT_EQ(shrunk(5, {.dp = 4, .dp_replicate = 2}), "none");
+  EXPECT_EQ(fit(6, {.dp = 6, .tp = 2, .dp_replicate = 2}, 5), "dp3,tp2");
+  EXPECT_EQ(fit(5, {.dp = 4, .dp_replicate = 2}, 3), "none");
+}
+
+std::string CrewOf(const Settings& settings, int64_t at_start, int64_t nodes) {
+  const auto crew = FitCrew(settings, at_start, nodes);
+  return crew.has_value() ? absl::StrCat(crew->settings.parallel.mesh.ToFlag(),
+                                         " on ", crew->nodes)
+                          : "none";
+}
+
+TEST(FitCrewTest, NodesHaveNoMoreRanksThanAtTheStart) {
+  Settings settings = {.batch = 24,
+                       .parallel = {.mesh = {.dp = 6}},
+                       .max_restarts = 1,
+                       .min_dp = 2,
+                       .max_dp = 8};
+  EXPECT_EQ(CrewOf(settings, 3, 1), "dp2 on 1");
+  EXPECT_EQ(CrewOf(settings, 3, 2), "dp4 on 2");
+  EXPECT_EQ(CrewOf(settings, 3, 3), "dp6 on 3");
+  EXPECT_EQ(CrewOf(settings, 3, 4), "dp8 on 4");
+  EXPECT_EQ(CrewOf(settings, 3, 9), "dp8 on 4");
+  settings.min_dp = 3;
+  // Three ranks on two nodes are an unequal number.
+  EXPECT_EQ(CrewOf(settings, 3, 1), "none");
+  EXPECT_EQ(CrewOf(settings, 2, 1), "dp3 on 1");
+}
+
+TEST(FitCrewTest, KeepsMeshWithoutMinDp) {
+  const Settings settings = {.batch = 8, .parallel = {.mesh = {.dp = 4}}};
+  EXPECT_EQ(CrewOf(settings, 2, 1), "none");
+  EXPECT_EQ(CrewOf(settings, 2, 2), "dp4 on 2");
+  EXPECT_EQ(CrewOf(settings, 2, 5), "dp4 on 2");
 }
 
 }  // namespace

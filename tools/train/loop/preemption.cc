@@ -34,6 +34,7 @@ sigset_t WatchedSignals() {
   sigemptyset(&watched);
   sigaddset(&watched, SIGTERM);
   sigaddset(&watched, SIGUSR1);
+  sigaddset(&watched, kNewHostSignal);
   return watched;
 }
 
@@ -41,6 +42,8 @@ sigset_t WatchedSignals() {
 
 std::string_view StopCauseName(StopCause cause) {
   switch (cause) {
+    case StopCause::kNewHost:
+      return "a new host";
     case StopCause::kTimeLimit:
       return "--time_limit";
     case StopCause::kUserSignal:
@@ -86,6 +89,7 @@ void Preemption::HandleSignals() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &original_terminate_);
   sigaction(SIGUSR1, &action, &original_user_);
+  sigaction(kNewHostSignal, &action, &original_new_host_);
 }
 
 Preemption::~Preemption() {
@@ -94,6 +98,7 @@ Preemption::~Preemption() {
   thread_.join();
   sigaction(SIGTERM, &original_terminate_, nullptr);
   sigaction(SIGUSR1, &original_user_, nullptr);
+  sigaction(kNewHostSignal, &original_new_host_, nullptr);
   pthread_sigmask(SIG_SETMASK, &original_mask_, nullptr);
 }
 
@@ -105,12 +110,18 @@ void Preemption::Run() {
   while (true) {
     const int signal = NextSignal(deadline);
     if (signal == kEnd) return;
+    if (signal == kNewHostSignal) {
+      if (cause_ == StopCause::kNone && has_begun_) {
+        cause_ = StopCause::kNewHost;
+      }
+      continue;
+    }
     const Clock::time_point now = Clock::now();
     if (signal == SIGTERM) {
       if (terminated && now - *terminated > kSameSignal) GiveUp();
       terminated = terminated.value_or(now);
     }
-    if (cause_ == StopCause::kNone) {
+    if (cause_ <= StopCause::kNewHost) {
       deadline = std::min(limit_, now + grace_);
       cause_ = signal == SIGTERM   ? StopCause::kTerminate
                : signal == SIGUSR1 ? StopCause::kUserSignal

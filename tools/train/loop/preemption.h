@@ -1,5 +1,6 @@
 // Preemption: SIGTERM, SIGUSR1 and --time_limit ask a run to end after its
-// step, with a checkpoint, within --grace_period.
+// step, with a checkpoint, within --grace_period. SIGURG, of the launcher, asks
+// the same, without a limit of time, if a new host joins the run.
 //
 //   TESSERA_ASSIGN_OR_RETURN(const auto preemption,
 //                            Preemption::Watch(settings));
@@ -30,10 +31,14 @@
 
 namespace tessera::train {
 
-// The largest cause of all ranks is that of the run.
-enum class StopCause { kNone, kTimeLimit, kUserSignal, kTerminate };
+// Asks a rank to stop because a new host joins. It is ignored by default and
+// before the first step, so that it can be sent again and again.
+inline constexpr int kNewHostSignal = SIGURG;
 
-// "--time_limit", "SIGUSR1", "SIGTERM"; "" for kNone.
+// The largest cause of all ranks is that of the run.
+enum class StopCause { kNone, kNewHost, kTimeLimit, kUserSignal, kTerminate };
+
+// "a new host", "--time_limit", "SIGUSR1", "SIGTERM"; "" for kNone.
 std::string_view StopCauseName(StopCause cause);
 
 class Preemption {
@@ -85,6 +90,7 @@ class Preemption {
   sigset_t original_mask_ = {};
   struct sigaction original_terminate_ = {};
   struct sigaction original_user_ = {};
+  struct sigaction original_new_host_ = {};
   std::atomic<bool> has_begun_ = false;
   std::atomic<StopCause> cause_ = StopCause::kNone;
   std::atomic<StopCause> stopped_by_ = StopCause::kNone;

@@ -509,8 +509,10 @@ absl::Status Worker::SaveLast() {
   const int64_t steps = rank().steps();
   const bool is_early = steps < run_.settings.steps;
   if (is_early) {
+    const bool is_new_host = results_.stop() == StopCause::kNewHost;
     run_.Say(absl::StrCat(
-        "preempted: ends after step ", steps, " of ", run_.settings.steps,
+        is_new_host ? "a new host joins" : "preempted", ": ends after step ",
+        steps, " of ", run_.settings.steps,
         checkpoints_.writes() ? " with a checkpoint"
                               : "; without a run directory all are lost"));
   }

@@ -207,7 +207,7 @@ class Reporter {
     const RankPrediction& busiest = prediction_.busiest();
     report_.busiest_rank = busiest.place.RankIn(prediction_.mesh);
     report_.predicted = busiest.traffic;
-    // An elastic run may have ended with fewer ranks.
+    // With --min_dp a run may have ended with fewer ranks.
     if (report_.busiest_rank >= std::ssize(result_.ranks)) return;
     report_.measured =
         result_.ranks[static_cast<size_t>(report_.busiest_rank)].messages;

@@ -250,7 +250,9 @@ constexpr Rule kRules[] = {
      [](auto& s) { return absl::EndsWith(s.prometheus_file, ".prom"); },
      "must end in .prom, as node_exporter reads no other files; use for "
      "example --prometheus_file=/var/lib/node_exporter/train.prom"},
-    {"elastic", [](auto& s) { return s.max_restarts > 0; },
+    {"min_dp", [](auto& s) { return s.max_restarts > 0; },
+     "has no effect with --max_restarts=0; use for example --max_restarts=3"},
+    {"max_dp", [](auto& s) { return s.max_restarts > 0; },
      "has no effect with --max_restarts=0; use for example --max_restarts=3"},
     {"snapshot_every", [](auto& s) { return s.max_restarts > 0; },
      "is for the replacement of lost ranks, which --max_restarts=0 rules out; "
@@ -347,6 +349,33 @@ absl::Status CheckBatch(const Settings& settings, const MeshSizes& mesh) {
                 mesh.dp, " x --micro_batch=", settings.parallel.micro_batch,
                 "), such as --batch=",
                 std::max<int64_t>(settings.batch / unit, 1) * unit);
+}
+
+// The sizes to which the data axis may shrink and grow.
+absl::Status CheckDataSizes(const Settings& settings, const MeshSizes& mesh) {
+  // Hybrid sharding changes the number of replicas only.
+  const int64_t shard = mesh.dp_replicate > 1 ? mesh.dp_shard() : 1;
+  const int64_t micro_batch = settings.parallel.micro_batch;
+  const auto check = [&](std::string_view flag, int64_t dp, bool is_in_order) {
+    std::string why;
+    if (!is_in_order) {
+      why = absl::StrCat("must be at ", flag == "min_dp" ? "most" : "least",
+                         " the dp ", mesh.dp, " of --mesh=", mesh.ToFlag());
+    } else if (settings.batch % (dp * micro_batch) != 0) {
+      why = absl::StrCat("dp ", dp, " x --micro_batch=", micro_batch,
+                         " does not divide --batch=", settings.batch);
+    } else if (dp % shard != 0) {
+      why = absl::StrCat("is not a multiple of dp_shard ", shard,
+                         " of --mesh=", mesh.ToFlag());
+    } else {
+      return absl::OkStatus();
+    }
+    return Refuse(settings, flag, why, ", such as --", flag, "=", mesh.dp);
+  };
+  const int64_t least = settings.min_dp == 0 ? mesh.dp : settings.min_dp;
+  const int64_t most = settings.max_dp == 0 ? mesh.dp : settings.max_dp;
+  TESSERA_RETURN_IF_ERROR(check("min_dp", least, least <= mesh.dp));
+  return check("max_dp", most, most >= mesh.dp);
 }
 
 // Every rank of the context group needs at least one position.
@@ -456,6 +485,7 @@ absl::Status CheckMesh(const Settings& settings) {
     if (!order.ok()) return Refuse(settings, "order", order.message());
   }
   TESSERA_RETURN_IF_ERROR(CheckBatch(settings, mesh));
+  TESSERA_RETURN_IF_ERROR(CheckDataSizes(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckLength(settings, mesh));
   TESSERA_RETURN_IF_ERROR(CheckSchedule(settings, mesh));
   return CheckBatchWarmup(settings, mesh);

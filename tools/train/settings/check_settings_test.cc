@@ -154,7 +154,7 @@ TEST(CheckSettingsTest, RecipesAndOutputsPass) {
         s.shampoo_epsilon = 0.5, s.moments = "bf16", s.offload = "all";
       },
       [](Settings& s) { s.resume = "latest", s.run_dir = "run"; },
-      [](Settings& s) { s.elastic = true, s.max_restarts = 1; },
+      [](Settings& s) { s.min_dp = 1, s.max_dp = 4, s.max_restarts = 1; },
       [](Settings& s) { s.sample_temperature = 0, s.sample_tokens = 0; },
       [](Settings& s) { s.metrics = "m", s.trace = "t"; },
       [](Settings& s) {
@@ -1022,8 +1022,22 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
        }},
       {"--hang_timeout=5: must be a time above 0 with its unit",
        [](auto& s) { s.hang_timeout = "5"; }},
-      {"--elastic=true: has no effect with --max_restarts=0",
-       [](auto& s) { s.elastic = true; }},
+      {"--min_dp=1: has no effect with --max_restarts=0",
+       [](auto& s) { s.min_dp = 1; }},
+      {"--max_dp=4: has no effect with --max_restarts=0",
+       [](auto& s) { s.max_dp = 4; }},
+      {"--min_dp=4: must be at most the dp 2 of --mesh=dp2,pp2,tp2",
+       [](auto& s) { s.min_dp = 4, s.max_restarts = 1; }},
+      {"--max_dp=1: must be at least the dp 2 of --mesh=dp2,pp2,tp2",
+       [](auto& s) { s.max_dp = 1, s.max_restarts = 1; }},
+      {"--max_dp=3: dp 3 x --micro_batch=1 does not divide --batch=16",
+       [](auto& s) { s.max_dp = 3, s.max_restarts = 1; }},
+      {"--min_dp=3: is not a multiple of dp_shard 2 of "
+       "--mesh=dp_replicate3,dp_shard2",
+       [](auto& s) {
+         s.min_dp = 3, s.max_restarts = 1, s.batch = 12;
+         s.parallel.mesh = {.dp = 6, .dp_replicate = 3};
+       }},
   });
 }
 

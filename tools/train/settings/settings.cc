@@ -208,6 +208,11 @@ absl::StatusOr<Settings> SettingsOf(const Json& document) {
   for (const auto& [key, value] : document.items()) {
     // Runs of earlier versions have this key; 0 was no port.
     if (key == "prometheus_port" && value == 0) continue;
+    // The same: fewer data-parallel ranks if needed.
+    if (key == "elastic" && value.is_boolean()) {
+      settings.min_dp = value == true ? 1 : 0;
+      continue;
+    }
     const SettingsField* field = FindSettingsField(key);
     if (field == nullptr) return UnknownKey(key);
     TESSERA_RETURN_IF_ERROR(

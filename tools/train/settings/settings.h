@@ -199,7 +199,10 @@ struct Settings {
   // For ParseTimeSpan: how long a rank may show no progress or be stopped
   // before it is killed. Empty: HangDetector's default.
   std::string hang_timeout = "";
-  bool elastic = false;  // Restart with fewer data-parallel ranks.
+  // The sizes of the data axis with which a restart may go on; 0: that of the
+  // mesh.
+  int64_t min_dp = 0;
+  int64_t max_dp = 0;
   // The device of each rank: cpu; emulated (base/device/emulated_device.h),
   // which executes its work in an order derived from device_seed; cuda, or
   // cuda:N for GPU N. Empty: GPUs if there are enough, otherwise cpu.

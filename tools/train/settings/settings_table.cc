@@ -536,8 +536,14 @@ constexpr SettingsField kFields[] = {
      "a rank that is stopped 10s with --snapshot_every, otherwise no "
      "limit. A rank that does not answer others is replaced after twice "
      "--timeout_seconds"},
-    {"elastic", kExecution, &Settings::elastic, AnyValue{},
-     "restarts with fewer data-parallel ranks after ranks are lost"},
+    {"min_dp", kExecution, &Settings::min_dp, kCount,
+     "smallest size of the data axis with which a restart may go on: on one "
+     "host it shrinks if ranks fail again and again, with --nnodes if a host "
+     "is lost and none is in reserve. Batch and losses stay, up to rounding. "
+     "Requires --max_restarts. 0: that of --mesh"},
+    {"max_dp", kExecution, &Settings::max_dp, kCount,
+     "largest size of the data axis, up to which it grows when hosts join, "
+     "with --nnodes. 0: that of --mesh"},
     {"timeout_seconds", kExecution, Number{"timeout_seconds"}, AnyValue{},
      "number of seconds for which ranks wait for each other"},
     {"force", kExecution, &Settings::force, AnyValue{},

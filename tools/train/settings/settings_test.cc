@@ -355,6 +355,8 @@ TEST_F(SettingsTest, FileErrorsNameFlagOrKey) {
   TESSERA_EXPECT_OK(Parse({absl::StrCat("--config=", path)}));
   EXPECT_THAT(flags_.Read(),
               Refused("unknown key \"step\"; the nearest there is: \"steps\""));
+  EXPECT_EQ(ParseSettings(R"({"elastic": true})")->min_dp, 1);
+  EXPECT_EQ(ParseSettings(R"({"elastic": false})")->min_dp, 0);
 }
 
 TEST_F(SettingsTest, ReadsFilesOfRunsThatHadNoPrometheusPort) {

@@ -91,16 +91,11 @@ absl::StatusOr<std::unique_ptr<RunCheckpoints>> RunCheckpoints::Create(
 
 absl::StatusOr<std::vector<zero3::SavedState>> RunCheckpoints::StatesNow(
     std::optional<double> eval_loss) {
-<<<<<<< HEAD
   std::string scales;
   if (rank_.groups().tp->rank() == collectives::Rank(0)) {
     TESSERA_ASSIGN_OR_RETURN(scales, FormatFp8Scales(rank_));
   }
-  RunProgress progress = rank_.progress();
-  progress.learning_rate = rank_.options().learning_rate.At(rank_.steps());
-=======
   const RunProgress progress = ProgressToSave(rank_);
->>>>>>> copies
   std::vector<zero3::SavedState> states;
   for (size_t i = 0; i < metadata_.size(); ++i) {
     zero3::CheckpointMetadata metadata = metadata_[i];

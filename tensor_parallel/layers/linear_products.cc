@@ -1,5 +1,6 @@
 #include "tensor_parallel/layers/linear_products.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -147,12 +148,16 @@ int64_t Fp8Scaling::LayerBytes() const {
   return rows * kOperands * static_cast<int64_t>(sizeof(float));
 }
 
-std::vector<std::pair<size_t, size_t>> Fp8Scaling::BytesOf(
-    int64_t first, int64_t count) const {
+std::vector<std::pair<size_t, size_t>> Fp8Scaling::BytesOf(size_t table,
+                                                           int64_t capacity,
+                                                           int64_t first,
+                                                           int64_t count) {
+  const int64_t rows = static_cast<int64_t>(table / sizeof(float)) /
+                       (kOperands * std::max<int64_t>(capacity, 1));
   std::vector<std::pair<size_t, size_t>> ranges;
-  for (int64_t row = kScale; row < kHistory + options_.history; ++row) {
+  for (int64_t row = kScale; row < rows; ++row) {
     for (int64_t operand = 0; operand < kOperands; ++operand) {
-      const int64_t at = (row * kOperands + operand) * options_.layers + first;
+      const int64_t at = (row * kOperands + operand) * capacity + first;
       ranges.emplace_back(static_cast<size_t>(at) * sizeof(float),
                           static_cast<size_t>(count) * sizeof(float));
     }
@@ -161,9 +166,11 @@ std::vector<std::pair<size_t, size_t>> Fp8Scaling::BytesOf(
 }
 
 std::string Fp8Scaling::CopyLayers(std::span<const std::byte> state,
-                                   int64_t first, int64_t count) const {
+                                   int64_t capacity, int64_t first,
+                                   int64_t count) {
   std::string layers;
-  for (const auto& [offset, size] : BytesOf(first, count)) {
+  for (const auto& [offset, size] :
+       BytesOf(state.size(), capacity, first, count)) {
     layers.append(reinterpret_cast<const char*>(state.data()) + offset, size);
   }
   return layers;
@@ -171,7 +178,8 @@ std::string Fp8Scaling::CopyLayers(std::span<const std::byte> state,
 
 void Fp8Scaling::SetLayers(std::string_view layers, int64_t first,
                            int64_t count, std::span<std::byte> state) const {
-  for (const auto& [offset, size] : BytesOf(first, count)) {
+  for (const auto& [offset, size] :
+       BytesOf(state.size(), options_.layers, first, count)) {
     std::memcpy(state.data() + offset, layers.data(), size);
     layers.remove_prefix(size);
   }

@@ -106,14 +106,15 @@ class Fp8Scaling {
   bool has_history() const { return has_history_; }
   void set_has_history(bool has_history) { has_history_ = has_history; }
 
-  // Copies what `state`, a copy of state() in host memory, has of `count`
-  // layers from `first` on; and the reverse. The bytes of a layer do not depend
-  // on the other layers. Preconditions: the layers exist, and `layers` has
-  // LayerBytes() for each.
-  std::string CopyLayers(std::span<const std::byte> state, int64_t first,
-                         int64_t count) const;
+  // Copies what `state`, a copy of state() in host memory with room for
+  // `capacity` layers, has of `count` layers from `first` on; and the reverse.
+  // The bytes of a layer do not depend on the other layers. Preconditions: the
+  // layers exist, and `layers` has LayerBytes() for each.
+  static std::string CopyLayers(std::span<const std::byte> state,
+                                int64_t capacity, int64_t first, int64_t count);
   void SetLayers(std::string_view layers, int64_t first, int64_t count,
                  std::span<std::byte> state) const;
+  int64_t capacity() const { return options_.layers; }
   int64_t LayerBytes() const;
 
   // f32 [3 layers]: the scales of the next step, of all inputs, then all
@@ -130,9 +131,11 @@ class Fp8Scaling {
   TensorView Row(int64_t row);
   // One number of a row.
   TensorView Number(int64_t row, int64_t index);
-  // The bytes of the table, by offset and size, that CopyLayers copies.
-  std::vector<std::pair<size_t, size_t>> BytesOf(int64_t first,
-                                                 int64_t count) const;
+  // The bytes of a table, by offset and size, that CopyLayers copies.
+  static std::vector<std::pair<size_t, size_t>> BytesOf(size_t table,
+                                                        int64_t capacity,
+                                                        int64_t first,
+                                                        int64_t count);
   absl::Status Measure(int64_t index, ConstTensorView x);
   absl::StatusOr<TensorView> Absent(DType dtype) const;
 

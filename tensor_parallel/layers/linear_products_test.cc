@@ -231,13 +231,14 @@ TEST(Fp8ScalingTest, LayersContinueFromTheirCopies) {
   };
   const auto whole = create(5), part = create(2);
   for (int64_t i = 0; i < 5; ++i) step(*whole, i, 0, 5);
-  const std::string copy = whole->CopyLayers(whole->state(), 2, 2);
+  const std::string copy =
+      Fp8Scaling::CopyLayers(whole->state(), whole->capacity(), 2, 2);
   EXPECT_EQ(copy.size(), static_cast<size_t>(2 * whole->LayerBytes()));
   part->SetLayers(copy, 0, 2, part->state());
   part->set_has_history(true);
   for (int64_t i = 5; i < 9; ++i) {
-    EXPECT_EQ(part->CopyLayers(part->state(), 0, 2),
-              whole->CopyLayers(whole->state(), 2, 2));
+    EXPECT_EQ(Fp8Scaling::CopyLayers(part->state(), part->capacity(), 0, 2),
+              Fp8Scaling::CopyLayers(whole->state(), whole->capacity(), 2, 2));
     step(*whole, i, 0, 5);
     step(*part, i, 2, 2);
   }

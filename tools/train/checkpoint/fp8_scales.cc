@@ -49,19 +49,43 @@ absl::StatusOr<std::map<int64_t, std::string>> Parse(std::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::string> FormatFp8Scales(TrainRank& rank) {
-  const tensor_parallel::Fp8Scaling* const fp8 = rank.fp8();
-  if (fp8 == nullptr || !fp8->has_history()) return "";
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::byte> state,
-                           StateOnHost(rank));
-  std::string text;
+// "BYTES CAPACITY", then "LAYER FIRST COUNT" for each transformer layer.
+std::string DescribeFp8Layers(TrainRank& rank) {
+  if (rank.fp8() == nullptr) return "";
+  std::string text =
+      absl::StrCat(rank.fp8()->state().size(), " ", rank.fp8()->capacity());
   for (const LlamaLayers::Fp8Layers& layers : rank.fp8_layers()) {
-    absl::StrAppend(
-        &text, layers.layer, " ",
-        absl::Base64Escape(fp8->CopyLayers(state, layers.first, layers.count)),
-        "\n");
+    absl::StrAppend(&text, " ", layers.layer, " ", layers.first, " ",
+                    layers.count);
   }
   return text;
+}
+
+absl::StatusOr<std::string> FormatFp8Scales(std::string_view layers,
+                                            std::span<const std::byte> memory) {
+  std::vector<int64_t> numbers;
+  for (const std::string_view word : absl::StrSplit(layers, ' ')) {
+    if (!absl::SimpleAtoi(word, &numbers.emplace_back())) {
+      return absl::InternalError(
+          absl::StrCat("invalid layers of fp8: ", layers));
+    }
+  }
+  const auto scales = memory.last(static_cast<size_t>(numbers.at(0)));
+  std::string text;
+  for (size_t i = 2; i + 2 < numbers.size(); i += 3) {
+    absl::StrAppend(&text, numbers[i], " ",
+                    absl::Base64Escape(tensor_parallel::Fp8Scaling::CopyLayers(
+                        scales, numbers[1], numbers[i + 1], numbers[i + 2])),
+                    "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> FormatFp8Scales(TrainRank& rank) {
+  if (rank.fp8() == nullptr || !rank.fp8()->has_history()) return "";
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::byte> state,
+                           StateOnHost(rank));
+  return FormatFp8Scales(DescribeFp8Layers(rank), state);
 }
 
 absl::StatusOr<std::map<int64_t, std::string>> Fp8ScalesFor(

@@ -6,8 +6,10 @@
 #ifndef TESSERA_TOOLS_TRAIN_CHECKPOINT_FP8_SCALES_H_
 #define TESSERA_TOOLS_TRAIN_CHECKPOINT_FP8_SCALES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +22,13 @@ namespace tessera::train {
 // The lines of the rank's layers, between steps; "" without fp8 or before the
 // first step. Waits for the device.
 absl::StatusOr<std::string> FormatFp8Scales(TrainRank& rank);
+
+// The position of the rank's layers in its scales; "" without fp8. With it,
+// memory that ends with a copy of the scales (Fp8Scaling::state) is formatted
+// without the rank. Precondition: the memory is large enough.
+std::string DescribeFp8Layers(TrainRank& rank);
+absl::StatusOr<std::string> FormatFp8Scales(std::string_view layers,
+                                            std::span<const std::byte> memory);
 
 // The bytes of each of the rank's layers in untrusted lines of any layers;
 // empty if there are no lines or the rank has no fp8. InvalidArgument if a line

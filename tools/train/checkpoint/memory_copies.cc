@@ -17,6 +17,7 @@
 #include "base/status_macros.h"
 #include "collectives/groups/agreement.h"
 #include "nlohmann/json.hpp"
+#include "tools/train/checkpoint/fp8_scales.h"
 #include "tools/train/checkpoint/saved_run.h"
 #include "tools/train/step/run_progress.h"
 #include "zero3/checkpoint/checkpoint_directory.h"
@@ -38,7 +39,9 @@ constexpr size_t kMaxOfferBytes = size_t{16} << 20;
 constexpr std::string_view kStateStepsKey = "state_steps";
 constexpr std::string_view kLossScaleKey = "loss_scale";
 constexpr std::string_view kStepsOfScaleKey = "steps_since_scale_change";
-constexpr std::string_view kScalesKey = "fp8_scales";  // If there are any.
+constexpr std::string_view kHasScalesKey = "has_fp8_scales";
+// The metadata of a planned part with scales of fp8: DescribeFp8Layers.
+constexpr std::string_view kFp8LayersKey = "fp8_layers";
 
 int64_t BytesOf(const std::vector<BlockRange>& blocks) {
   int64_t bytes = 0;
@@ -147,9 +150,16 @@ absl::Status ForEachBlock(const std::vector<BlockRange>& copied,
 // The description of a part at the step of a copy.
 absl::StatusOr<std::string> DescribeAt(zero3::CheckpointPart part,
                                        const StateNumbers& numbers,
-                                       zero3::CheckpointMetadata metadata) {
+                                       zero3::CheckpointMetadata metadata,
+                                       std::span<const std::byte> copy) {
+  const std::string layers = TextAt(part.metadata, kFp8LayersKey);
+  part.metadata.erase(std::string(kFp8LayersKey));
+  if (!layers.empty() && metadata.contains(std::string(kHasScalesKey))) {
+    TESSERA_ASSIGN_OR_RETURN(part.metadata[std::string(kFp8ScalesKey)],
+                             FormatFp8Scales(layers, copy));
+  }
   for (const std::string_view key :
-       {kStateStepsKey, kLossScaleKey, kStepsOfScaleKey, kScalesKey}) {
+       {kStateStepsKey, kLossScaleKey, kStepsOfScaleKey, kHasScalesKey}) {
     metadata.erase(std::string(key));
   }
   part.metadata.merge(std::move(metadata));
@@ -158,11 +168,12 @@ absl::StatusOr<std::string> DescribeAt(zero3::CheckpointPart part,
   return zero3::FormatPart(part);
 }
 
-// Adds the shards of a copy, `bytes`, that was planned in this way.
+// Adds the shards of a copy that was planned in this way.
 absl::Status AddPlanned(const std::string& plan,
                         const zero3::CheckpointMetadata& metadata,
-                        std::span<const std::byte> bytes, zero3::SaveJob& job) {
+                        std::span<const std::byte> copy, zero3::SaveJob& job) {
   TESSERA_ASSIGN_OR_RETURN(const StateNumbers numbers, NumbersFrom(metadata));
+  std::span<const std::byte> bytes = copy;
   for (const std::string_view line : absl::StrSplit(plan, '\n')) {
     TESSERA_ASSIGN_OR_RETURN(zero3::SaveReport report,
                              zero3::ParseReport(line));
@@ -178,7 +189,7 @@ absl::Status AddPlanned(const std::string& plan,
     report.description.clear();
     if (describes) {
       TESSERA_ASSIGN_OR_RETURN(report.description,
-                               DescribeAt(part, numbers, metadata));
+                               DescribeAt(part, numbers, metadata, copy));
     }
     job.shards.push_back(
         {std::move(report), [copied = std::move(copied), file = std::move(file),
@@ -371,9 +382,14 @@ absl::Status MemoryCopies::ExchangePlans(TrainRank& rank) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < groups.size(); ++i) {
     const ShardedModel::Part& part = rank.model().parts()[i];
-    TESSERA_ASSIGN_OR_RETURN(const zero3::SaveReport report,
-                             zero3::DescribeShard(groups[i], *part.state,
-                                                  MetadataOfPart(rank, part)));
+    zero3::CheckpointMetadata metadata = MetadataOfPart(rank, part);
+    if (part.state == &rank.state() && rank.groups().tp->rank() == Rank(0) &&
+        rank.fp8() != nullptr) {
+      metadata[std::string(kFp8LayersKey)] = DescribeFp8Layers(rank);
+    }
+    TESSERA_ASSIGN_OR_RETURN(
+        const zero3::SaveReport report,
+        zero3::DescribeShard(groups[i], *part.state, std::move(metadata)));
     lines.push_back(zero3::FormatReport(report));
   }
   own_plan_ = std::make_shared<const std::string>(absl::StrJoin(lines, "\n"));
@@ -479,7 +495,8 @@ absl::StatusOr<int64_t> MemoryCopies::Write(const Copies& copies,
     zero3::ShardedState& state = rank.state();
     TESSERA_RETURN_IF_ERROR(state.staging().Upload(bytes, ScalesOf(rank)));
     TESSERA_RETURN_IF_ERROR(state.queue().Synchronize());
-    rank.fp8()->set_has_history(!TextAt(copies.metadata, kScalesKey).empty());
+    rank.fp8()->set_has_history(
+        !TextAt(copies.metadata, kHasScalesKey).empty());
   }
   rank.SetProgress(std::move(progress));
   return numbers.steps;
@@ -563,7 +580,7 @@ absl::Status MemoryCopies::Take(TrainRank& rank,
   metadata[std::string(kStepsOfScaleKey)] =
       absl::StrCat(dense.scaler().steps_since_change());
   if (rank.fp8() != nullptr && rank.fp8()->has_history()) {
-    metadata[std::string(kScalesKey)] = "delayed";
+    metadata[std::string(kHasScalesKey)] = "true";
   }
   copies.metadata = std::move(metadata);
   copies.own_plan = own_plan_;

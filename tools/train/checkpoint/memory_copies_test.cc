@@ -170,6 +170,10 @@ std::vector<Case> Cases() {
   int8.state.moments = offload::MomentFormat::Blockwise8(64);
   int8.state.alignment = 64;
   cases.push_back({"int8", int8});
+  RunOptions fp8 = With(SmallRun(), "pp2,tp2", 1);
+  fp8.dtype = DType::kBF16;
+  fp8.fp8 = true;
+  cases.push_back({"fp8", fp8});
   return cases;
 }
 

@@ -383,8 +383,8 @@ absl::Status MemoryCopies::ExchangePlans(TrainRank& rank) {
   for (size_t i = 0; i < groups.size(); ++i) {
     const ShardedModel::Part& part = rank.model().parts()[i];
     zero3::CheckpointMetadata metadata = MetadataOfPart(rank, part);
-    if (part.state == &rank.state() && rank.groups().tp->rank() == Rank(0) &&
-        rank.fp8() != nullptr) {
+    if (part.state.get() == &rank.state() &&
+        rank.groups().tp->rank() == Rank(0) && rank.fp8() != nullptr) {
       metadata[std::string(kFp8LayersKey)] = DescribeFp8Layers(rank);
     }
     TESSERA_ASSIGN_OR_RETURN(

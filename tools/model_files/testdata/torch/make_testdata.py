@@ -8,6 +8,7 @@ megatron-core builds latent attention only with Transformer Engine, which needs 
 modules, and its norms get the names that they have in Transformer Engine's.
 """
 import os
+import re
 import sys
 
 import torch
@@ -136,7 +137,7 @@ def prepare_latent_attention():
     LocalSpecProvider.core_attention = lambda self: Attention
 
 
-def make_megatron(config, tensor_parallel, expert_parallel=1, te_names=True):
+def make_megatron(config, tensor_parallel, expert_parallel):
     from megatron.core import parallel_state
     from megatron.core.fusions.fused_bias_geglu import quick_gelu
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_layer_specs, get_gpt_layer_local_spec
@@ -167,7 +168,7 @@ def make_megatron(config, tensor_parallel, expert_parallel=1, te_names=True):
             moe_router_num_groups=config.n_group, moe_router_group_topk=config.topk_group, moe_router_enable_expert_bias=is_v3,
             moe_router_score_function="sigmoid" if is_v3 else "softmax")
         layers = get_gpt_decoder_layer_specs(own, use_transformer_engine=False, normalization="RMSNorm")
-        for i, layer in enumerate(layers if te_names else []):
+        for i, layer in enumerate(layers):
             fused = {"self_attention.q_layernorm.": "self_attention.linear_q_up_proj.layer_norm_",
                      "self_attention.kv_layernorm.": "self_attention.linear_kv_up_proj.layer_norm_"}
             if i < dense:
@@ -209,9 +210,8 @@ def own_part(model, megatron, expert_parallel, rank):
             continue
         source = name
         if "local_experts" in name and expert_parallel > 1:
-            here = model.config.num_local_experts // expert_parallel
-            head, number, tail = name.partition("local_experts.")[0], *name.partition("local_experts.")[2].split(".", 1)
-            source = f"{head}local_experts.{rank * here + int(number)}.{tail}"
+            first = rank * model.config.num_local_experts // expert_parallel
+            source = re.sub(r"(local_experts\.)(\d+)", lambda found: found[1] + str(first + int(found[2])), name)
         own[name] = slice_of(name, whole.pop(source), value.shape, rank)
     assert expert_parallel > 1 or not whole, f"not in Megatron-LM's model: {list(whole)}"
     return own

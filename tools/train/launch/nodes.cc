@@ -228,7 +228,8 @@ Nodes::~Nodes() {
                absl::Now() - one.second.changed < options_.silence &&
                PathExists(NodeFile(options_.directory, one.first));
       });
-  if (is_last) AttemptFiles{options_.directory}.Remove();
+  // A node that has not found a run leaves the files of others.
+  if (is_last && wanted_ > 0) AttemptFiles{options_.directory}.Remove();
 }
 
 std::string Nodes::DirectoryOf(int64_t attempt) const {

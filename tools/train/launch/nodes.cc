@@ -440,6 +440,10 @@ absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
   attempt_ = wanted_;
   choose_ = choose;
   start_ = ReadStart(files());
+  if (start_.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot read ", directory(), "/start"));
+  }
   homes_.clear();
   started_.clear();
   // Those of the start have just been alive.

@@ -228,7 +228,8 @@ Nodes::~Nodes() {
                absl::Now() - one.second.changed < options_.silence &&
                PathExists(NodeFile(options_.directory, one.first));
       });
-  if (is_last) AttemptFiles{options_.directory}.Remove();
+  // A node that has not found a run leaves the files of others.
+  if (is_last && wanted_ > 0) AttemptFiles{options_.directory}.Remove();
 }
 
 std::string Nodes::DirectoryOf(int64_t attempt) const {
@@ -439,6 +440,10 @@ absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
   attempt_ = wanted_;
   choose_ = choose;
   start_ = ReadStart(files());
+  if (start_.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot read ", directory(), "/start"));
+  }
   homes_.clear();
   started_.clear();
   // Those of the start have just been alive.

@@ -5,10 +5,12 @@
 // sqrt(2 * cost of a copy * mean time between failures) (Young, A first order
 // approximation to the optimum checkpoint interval, CACM 17(9), 1974).
 //
-//   SnapshotPace pace(kAutomatic, {.rank_failure = 1.8e8, .ranks = 8});
+//   SnapshotPace pace(kAutomatic, /*failure=*/1e6);
 //   while (...) {
 //     ...  // a step
-//     if (const auto choice = pace.AddStep(seconds)) Print(choice->ToText());
+//     if (const auto choice = pace.AddStep(seconds)) {
+//       std::cerr << DescribeChoice(*choice) << "\n";
+//     }
 //     if (pace.IsDue(steps)) {
 //       ...  // take copies
 //       pace.AddCopy();

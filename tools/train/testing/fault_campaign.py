@@ -297,7 +297,8 @@ class Campaign:
         while run.process.poll() is None and time.monotonic() < begin + LIMIT / 2:
             if run.recoveries() > before:
                 run.await_change()
-                self.seconds[name].append(time.monotonic() - begin)
+                if not run.process.poll():  # A restart may fail.
+                    self.seconds[name].append(time.monotonic() - begin)
                 return
             if fault.disk or fault.cable or fault.seconds == 0.5:
                 return  # The others only wait, or no checkpoint was being written.

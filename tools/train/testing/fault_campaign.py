@@ -28,7 +28,7 @@ import tempfile
 import time
 
 STEPS = 60
-LIMIT = 120  # Seconds; a run takes a few.
+LIMIT = 120  # Seconds without a step or a line; a whole run takes a few.
 TIMEOUT = 2  # Of the runs' collectives.
 MODEL = """{"architectures": ["%s"], "model_type": "%s", "hidden_act": "silu", "hidden_size": 32, %s
  "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -177,14 +177,18 @@ class Run:
 
     def wait(self):
         """The exit code; None if the run hangs."""
-        try:
-            if self.kind != HOSTS:
-                return self.process.wait(LIMIT)
-            codes, _ = self.process.communicate(timeout=LIMIT)
-            return max(map(abs, json.loads(codes))) if self.process.returncode == 0 else self.process.returncode
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return None
+        seen, since = None, time.monotonic()
+        while self.process.poll() is None:
+            now = self.metrics(), self.text()
+            if now != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() > since + LIMIT:
+                self.process.kill()
+                return None
+            time.sleep(0.02)
+        if self.kind != HOSTS or self.process.returncode != 0:
+            return self.process.returncode
+        return max(map(abs, json.loads(self.process.stdout.read())))
 
     def remove(self):
         shutil.rmtree(self.path)

@@ -83,6 +83,8 @@ def main():
         for host, wire in enumerate(cable.wires):
             if wire in ready:
                 cable.take(host)
+        if commands and all(command.poll() is not None for command in commands):
+            break
         if 0 not in ready:
             continue
         read = os.read(0, 65536)
@@ -95,8 +97,6 @@ def main():
             with open(line["output"], "w") as output:
                 commands.append(subprocess.Popen(["ip", "netns", "exec", "host%d" % line["host"], *line["command"]],
                                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output))
-        if commands and all(command.poll() is not None for command in commands):
-            break
     print(json.dumps([command.wait() for command in commands]))
 
 

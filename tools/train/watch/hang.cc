@@ -74,17 +74,18 @@ bool IsBehind(const LivePlace& place, std::span<const LivePlace> places,
   });
 }
 
-// True if the rank is in a collective that all others have left.
+// True if the rank is in a collective that all others have left. Ranks of other
+// hosts, whose places are unknown, may still be in it.
 bool IsLeftBehind(const LivePlace& place, std::span<const LivePlace> places) {
   return std::any_of(
       place.groups.begin(), place.groups.end(), [&](const GroupPlace& own) {
-        return own.runs() && own.ranks > 1 &&
-               std::all_of(
-                   places.begin(), places.end(), [&](const LivePlace& other) {
-                     const GroupPlace* const theirs = FindGroup(other, own.id);
-                     return theirs == nullptr || other.rank == place.rank ||
-                            theirs->ended >= own.begun;
-                   });
+        const int64_t left = std::count_if(
+            places.begin(), places.end(), [&](const LivePlace& other) {
+              const GroupPlace* const theirs = FindGroup(other, own.id);
+              return theirs != nullptr && other.rank != place.rank &&
+                     theirs->ended >= own.begun;
+            });
+        return own.runs() && own.ranks > 1 && left == own.ranks - 1;
       });
 }
 

@@ -83,6 +83,19 @@ TEST_F(HangTest, BlamesRankWhoseCollectiveIsBehind) {
   EXPECT_THAT(FindAt({Waiting(0), behind, Waiting(2)}, 200), ElementsAre(1));
 }
 
+// Rank 2 is on a host whose places are unknown.
+TEST_F(HangTest, ToleratesRankThatWaitsForAnotherHost) {
+  LivePlace waits = Waiting(0), other = Waiting(1);
+  const GroupPlace across = {
+      .id = 2, .name = "across", .ranks = 2, .begun = 4, .ended = 3};
+  const GroupPlace here = {
+      .id = 3, .name = "here", .ranks = 2, .begun = 6, .ended = 6};
+  waits.groups = {across, here};
+  other.groups = {here};
+  ++other.groups[0].begun;
+  EXPECT_THAT(FindAt({waits, other}, 200), IsEmpty());
+}
+
 // Ranks 0 and 1 have both begun a collective, in the middle of which rank 0 was
 // stopped; rank 2 waits for rank 1 in another one.
 TEST_F(HangTest, ToleratesRankInsideACollectiveWithAStoppedOne) {

@@ -164,7 +164,7 @@ TEST(Fp8ScalingTest, RanksWithPartsOfAMatrixHaveItsScale) {
               Each(IsOk()));
 }
 
-TEST(Fp8ScalingTest, RanksWithPartsOfTheTokensHaveTheScalesOfAll) {
+TEST(Fp8ScalingTest, ScalesCoverTokensOfAllRanks) {
   const Tensor x = *RandomTensor(DType::kBF16, {{kTokens, kIn}}, 1);
   const Tensor w = *RandomTensor(DType::kBF16, {{kOut, kIn}}, 2);
   // Casts `rows` rows of x from `first` on in a step.
@@ -206,7 +206,7 @@ TEST(Fp8ScalingTest, RanksWithPartsOfTheTokensHaveTheScalesOfAll) {
 }
 
 // Layers continue in an object with other layers as if nothing had happened.
-TEST(Fp8ScalingTest, LayersContinueFromTheirCopies) {
+TEST(Fp8ScalingTest, RestoresCopiedLayers) {
   CpuOps ops({.threads = 1});
   const TensorGroup group(ops);
   const auto create = [&](int64_t layers) {

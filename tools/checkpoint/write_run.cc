@@ -304,7 +304,7 @@ absl::StatusOr<std::vector<PlannedPart>> PlanParts(const CheckpointPlan& plan) {
     }
   }
   if (!plan.fp8_scales.empty()) {
-    // Those of all layers in one part: readers join the parts' texts.
+    // One part has the scales of all layers: readers join the texts of parts.
     parts.front().part.metadata[std::string(train::kFp8ScalesKey)] =
         plan.fp8_scales;
   }

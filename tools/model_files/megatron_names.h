@@ -42,7 +42,7 @@ absl::Status CheckMegatron(const ModelConfig& config);
 
 enum class MegatronLayers { kInOneTensor, kApart };
 
-// How Megatron-LM saves the layers of a model.
+// The layout in which Megatron-LM saves the layers of a model.
 MegatronLayers MegatronLayersOf(const ModelConfig& config);
 
 // The places of a piece of a parameter in Megatron's files, each under a name
@@ -60,7 +60,7 @@ struct MegatronContents {
   std::vector<std::string> objects = {};
 };
 
-// What an export of a model holds.
+// The tensors and objects of an export.
 MegatronContents MegatronContentsOf(const ModelConfig& config,
                                     ElementType type);
 

@@ -287,7 +287,7 @@ class ZeroState {
     Check(state().Release(Window(unit)));
   }
 
-  // None: only makes room for the gradient.
+  // Without a gradient it only allocates the memory for it.
   void AddGradient(int64_t parameter,
                    const std::optional<at::Tensor>& gradient) {
     const at::NoGradGuard no_gradients;
@@ -366,7 +366,7 @@ class ZeroState {
   const ModelParameters model_;
   // A group of its own: calls of the process group do not wait for it.
   std::unique_ptr<Communicator> group_;
-  // Of a dry state.
+  // Set if the state is dry.
   std::unique_ptr<CountingDevice> dry_device_;
   std::unique_ptr<Queue> dry_queue_;
   zero3::OffloadTier offload_;
@@ -376,7 +376,9 @@ class ZeroState {
 
 }  // namespace
 
-void BindZero(py::module_& module) {
+namespace {
+
+void BindSettings(py::module_& module) {
   py::class_<ZeroSettings>(module, "ZeroSettings")
       .def(py::init<>())
       .def_readwrite("stage", &ZeroSettings::stage)
@@ -394,6 +396,12 @@ void BindZero(py::module_& module) {
                      &ZeroSettings::persistence_threshold)
       .def_readwrite("threads", &ZeroSettings::threads)
       .def_readwrite("offload", &ZeroSettings::offload);
+}
+
+}  // namespace
+
+void BindZero(py::module_& module) {
+  BindSettings(module);
   py::class_<ZeroParameters>(module, "ZeroParameters")
       .def(py::init<std::vector<std::string>, std::vector<at::Tensor>,
                     std::vector<bool>, std::vector<int64_t>>());

@@ -80,7 +80,7 @@ int64_t BytesOfForm(std::string_view form) {
   return absl::SimpleAtoi(form.substr(0, form.find(' ')), &bytes) ? bytes : 0;
 }
 
-// What checkpoints record of the state besides its blocks.
+// The numbers that checkpoints record besides the blocks of a state.
 struct StateNumbers {
   int64_t steps = 0;
   double loss_scale = 1;

@@ -119,8 +119,8 @@ class MemoryCopies {
   offload::Usage usage() const { return accounting_->usage(); }
 
  private:
-  // How the state of a rank is written: FormatReport of the shard of each part,
-  // one per line.
+  // Describes the files of a rank's state: FormatReport of the shard of each
+  // part, one per line.
   using Plan = std::shared_ptr<const std::string>;
   // The copies of one step. Each is one block of memory, with the blocks of all
   // parts of the model one after the other, then the scales of fp8.
@@ -159,7 +159,7 @@ class MemoryCopies {
   std::vector<Offer> Offers() const;
   bool HasOwn(int64_t rank, int64_t sequence) const;
   bool AreComplete(int64_t sequence) const;
-  // Of the step that Join found; none if this rank has no copies of it.
+  // Returns the copies of the step that Join found, if this rank has them.
   std::optional<Copies> TakeFound();
   absl::StatusOr<std::vector<std::string>> ExchangeForms(TrainRank& rank);
   absl::Status ExchangePlans(TrainRank& rank);

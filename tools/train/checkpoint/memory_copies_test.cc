@@ -447,7 +447,7 @@ TEST(MemoryCopiesFaultTest, DropsCopiesOfAnotherForm) {
               Each(IsOk()));
 }
 
-// Nothing is written without copies, or if a checkpoint is not older.
+// Save writes no file without copies, or if a checkpoint is not older.
 TEST(MemoryCopiesFaultTest, SavesOnlyNewState) {
   const RunOptions options = With(SmallRun(), "dp2", 1);
   const std::string directory = NewRunDirectory("saves");

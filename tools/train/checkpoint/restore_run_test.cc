@@ -595,7 +595,7 @@ TEST(RestoreRunTest, RestoresScalesOfFp8OnEveryMesh) {
   }
 }
 
-TEST(RestoreRunTest, ScalesOfFp8BeginAnewWithoutThoseOfACheckpoint) {
+TEST(RestoreRunTest, Fp8ScalesBeginAnewIfCheckpointHasNone) {
   RunOptions options = With(SmallRun(), {.dp = 2}, 1);
   options.dtype = DType::kBF16;
   TESSERA_ASSERT_OK_AND_ASSIGN(const Uninterrupted run,

@@ -198,7 +198,7 @@ TEST(SummaryTextTest, NamesRollbacks) {
                         "samples left out\n"));
 }
 
-TEST(SummaryTextTest, NamesTheIntervalOfCopies) {
+TEST(SummaryTextTest, PrintsSnapshotInterval) {
   RunResult result = SummaryExample();
   result.snapshot_choices = {{.every = 12,
                               .step_seconds = 0.2,

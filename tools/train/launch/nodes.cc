@@ -446,7 +446,7 @@ absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
   }
   homes_.clear();
   started_.clear();
-  // Those of the start have just been alive.
+  // The nodes of the start have just been alive.
   for (auto& [node, seen] : seen_) {
     if (absl::c_linear_search(start_, seen.name)) seen.changed = absl::Now();
   }

@@ -265,7 +265,7 @@ std::string CrewOf(const Settings& settings, int64_t at_start, int64_t nodes) {
                           : "none";
 }
 
-TEST(FitCrewTest, NodesHaveNoMoreRanksThanAtTheStart) {
+TEST(FitCrewTest, LimitsRanksPerNode) {
   Settings settings = {.batch = 24,
                        .parallel = {.mesh = {.dp = 6}},
                        .max_restarts = 1,

@@ -20,7 +20,7 @@ double CostOf(int64_t every, double step, double copy, double failure) {
   return copy / between + between / 2 / failure;
 }
 
-TEST(SnapshotIntervalTest, CostsLeastOfAllAffordableNumbers) {
+TEST(SnapshotIntervalTest, MinimizesCost) {
   for (const double step : {0.01, 0.3, 7.0}) {
     for (const double copy : {0.0, 1e-4, 0.02, 0.5}) {
       for (const double failure : {20.0, 3600.0, 1e6}) {
@@ -43,7 +43,7 @@ TEST(SnapshotIntervalTest, CostsLeastOfAllAffordableNumbers) {
   }
 }
 
-TEST(SnapshotIntervalTest, KnownNumbers) {
+TEST(SnapshotIntervalTest, MatchesKnownValues) {
   EXPECT_EQ(SnapshotInterval(/*step=*/1, /*copy=*/0, /*failure=*/1e9), 1);
   EXPECT_EQ(SnapshotInterval(1, 0.02, 100), 2);        // sqrt(2 * 0.02 * 100)
   EXPECT_EQ(SnapshotInterval(0.5, 0.02, 10'000), 40);  // 20 s
@@ -90,7 +90,7 @@ TEST(SnapshotPaceTest, MeasuresStepsWithAndWithoutCopies) {
       "failure is expected every 6m40s; 2.50 % of the time");
 }
 
-TEST(SnapshotPaceTest, CopiesThatCostNothingAreTakenAfterEachStep) {
+TEST(SnapshotPaceTest, CopiesEveryStepIfFree) {
   SnapshotPace pace(kAutomatic, 1e6);
   std::optional<SnapshotChoice> choice;
   for (int64_t step = 0; !choice.has_value(); ++step) {
@@ -103,7 +103,7 @@ TEST(SnapshotPaceTest, CopiesThatCostNothingAreTakenAfterEachStep) {
   EXPECT_EQ(choice->every, 1);
 }
 
-TEST(SnapshotPaceTest, GivenNumbersAreNotMeasured) {
+TEST(SnapshotPaceTest, FixedIntervalIsNotMeasured) {
   SnapshotPace pace(3, 1e6);
   for (int64_t step = 1; step < 60; ++step) {
     EXPECT_FALSE(pace.AddStep(1).has_value());
@@ -112,7 +112,7 @@ TEST(SnapshotPaceTest, GivenNumbersAreNotMeasured) {
   EXPECT_FALSE(pace.choice().has_value());
 }
 
-TEST(SnapshotPaceTest, ContinuesWithTheChoiceOfOtherRanks) {
+TEST(SnapshotPaceTest, AdoptsChoiceOfOtherRanks) {
   const SnapshotChoice choice = {12, 0.1, 1.0 / 3, 1.5e7};
   const auto parsed = ParseChoice(FormatChoice(choice));
   TESSERA_ASSERT_OK(parsed);

@@ -374,10 +374,6 @@ class ZeroState {
   std::vector<at::Tensor> wholes_;  // Without memory unless gathered.
 };
 
-}  // namespace
-
-namespace {
-
 void BindSettings(py::module_& module) {
   py::class_<ZeroSettings>(module, "ZeroSettings")
       .def(py::init<>())

@@ -46,7 +46,6 @@
 #include "tools/python/torch/process_group.h"
 #include "tools/python/torch/torch_network.h"
 #include "tools/python/torch/torch_store.h"
-#include "tools/python/torch/zero.h"
 
 namespace tessera::torch_backend {
 

@@ -1,7 +1,9 @@
-// Shared by the files of the module tessera_torch._C: its errors, and the
-// communicator of a process group.
+// Shared by the files of the module tessera_torch._C: its errors, the
+// communicator of a process group, and the parts that define it.
 #ifndef TESSERA_TOOLS_PYTHON_TORCH_BACKEND_H_
 #define TESSERA_TOOLS_PYTHON_TORCH_BACKEND_H_
+
+#include <pybind11/pybind11.h>
 
 #include <memory>
 #include <stdexcept>
@@ -41,6 +43,10 @@ T Value(absl::StatusOr<T> value) {
 // The communicator of a process group of backend "tessera"; otherwise throws.
 std::shared_ptr<collectives::Communicator> CommunicatorOf(
     c10d::ProcessGroup& group);
+
+// Defines the C++ part of tessera_torch.zero: a ShardedState whose values and
+// gradients are torch tensors.
+void BindZero(pybind11::module_& module);
 
 }  // namespace tessera::torch_backend
 

@@ -8,19 +8,12 @@ tessera's. Rounds of both alternate, so that other work on the machine disturbs 
 
 import argparse
 import os
-import socket
 import statistics
 import time
 
+import ranks
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-
-
-def register():
-    """Imports tessera_torch, which torch finds by itself from 2.14 on."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
-        import tessera_torch  # noqa: F401
 
 
 def operations(size, world):
@@ -81,7 +74,7 @@ def print_overhead(port):
     import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")
-    register()
+    ranks.register()
     dist.init_process_group("tessera")
     groups = {"tessera": dist.group.WORLD, "fake": dist.new_group([0], backend="fake")}
     tensor = torch.ones(2)
@@ -95,25 +88,20 @@ def print_overhead(port):
     dist.destroy_process_group()
 
 
-def run_new_rank(rank, args, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(args.ranks))
-    run_rank(args)
-
-
 def run_rank(args):
-    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    register()
+    ranks.register()
     dist.init_process_group("tessera")
     groups = {
         "tessera": dist.group.WORLD,
-        "gloo": dist.new_group(list(range(ranks)), backend="gloo"),
+        "gloo": dist.new_group(list(range(world)), backend="gloo"),
     }
     if rank == 0:
         print(f"{'operation':16}{'bytes':>12}{'tessera us':>12}{'gloo us':>12}{'ratio':>8}")
     for name in args.operations.split(","):
         for size in map(int, args.sizes.split(",")):
-            medians = measure(operations(size, ranks)[name], groups, size, args.rounds)
+            medians = measure(operations(size, world)[name], groups, size, args.rounds)
             if rank == 0:
                 ratio = medians["gloo"] / medians["tessera"]
                 print(f"{name:16}{size:12}{medians['tessera']:12.1f}{medians['gloo']:12.1f}{ratio:8.2f}", flush=True)
@@ -127,14 +115,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operations", default="all_reduce,reduce_scatter,all_gather,broadcast,all_to_all,send_recv")
     args = parser.parse_args()
-    if "RANK" in os.environ:
-        return run_rank(args)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    if args.ranks == 1:
-        return print_overhead(port)
-    mp.spawn(run_new_rank, (args, port), nprocs=args.ranks)
+    if args.ranks == 1 and "RANK" not in os.environ:
+        return print_overhead(ranks.free_port())
+    ranks.run(args.ranks, run_rank, args)
 
 
 if __name__ == "__main__":

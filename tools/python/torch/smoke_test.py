@@ -8,13 +8,12 @@ import datetime
 import itertools
 import os
 import random
-import socket
 import sys
 import unittest
 
+import ranks
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 TYPES = (
@@ -297,43 +296,21 @@ class RankTest(unittest.TestCase):
             work.wait()
 
 
-def register():
-    """torch finds the backend by itself from 2.14 on."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14):
-        import tessera_torch  # noqa: F401
-
-
-def run_new_rank(rank, size, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
-    run_rank()
-
-
 def run_rank():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
-    register()
+    ranks.register()
     dist.init_process_group("tessera", timeout=datetime.timedelta(seconds=60))
     RankTest.rank, RankTest.size = rank, size
     RankTest.gloo = dist.new_group(list(range(size)), backend="gloo")
-    suite = unittest.defaultTestLoader.loadTestsFromTestCase(RankTest)
-    stream = sys.stderr if rank == 0 else open(os.devnull, "w")
-    result = unittest.TextTestRunner(stream=stream, verbosity=2).run(suite)
-    if not result.wasSuccessful():
-        for _, text in result.failures + result.errors:
-            print(f"rank {rank}: {text}", file=sys.stderr)
-        os._exit(1)
-    dist.destroy_process_group()
+    ranks.run_tests(RankTest)
 
 
 def main():
-    if "RANK" in os.environ:
-        return run_rank()
     size = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(run_new_rank, (size, port), nprocs=size)
-    print("passed on", size, "ranks")
+    ranks.run(size, run_rank)
+    if "RANK" not in os.environ:
+        print("passed on", size, "ranks")
 
 
 if __name__ == "__main__":

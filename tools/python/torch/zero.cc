@@ -1,5 +1,3 @@
-#include "tools/python/torch/zero.h"
-
 #include <ATen/ATen.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -244,7 +242,7 @@ class ZeroState {
   ZeroState& operator=(const ZeroState&) = delete;
   ~ZeroState() {
     const py::gil_scoped_release release;
-    for (const at::Tensor& whole : wholes_) SetMemory(whole, nullptr);
+    for (const at::Tensor& tensor : gathered_) SetMemory(tensor, nullptr);
     fork_guard_.Free(state_);
     fork_guard_.Free(offload_.tier);
     fork_guard_.Free(group_);
@@ -271,18 +269,18 @@ class ZeroState {
   void StartGather(int64_t unit) { Check(state().StartGather(Window(unit))); }
   void AwaitGather(int64_t unit) { Check(state().AwaitGather(Window(unit))); }
 
-  // The whole parameter, whose unit is gathered. All calls return the same
-  // storage, so that views of it which autograd has saved have the values of
-  // the next gather, wherever these are.
-  at::Tensor Whole(int64_t parameter) {
-    SetMemory(wholes_[parameter],
+  // The parameter as a whole; its unit must be gathered. All calls return the
+  // same storage, so that views of it which autograd has saved have the values
+  // of the next gather, wherever these are.
+  at::Tensor Gathered(int64_t parameter) {
+    SetMemory(gathered_[parameter],
               Value(state().Value(ParameterId(parameter))).data());
-    return wholes_[parameter];
+    return gathered_[parameter];
   }
 
   void ReleaseUnit(int64_t unit) {
     for (const ParameterId id : Window(unit)) {
-      SetMemory(wholes_[zero3::IndexOf(id)], nullptr);
+      SetMemory(gathered_[zero3::IndexOf(id)], nullptr);
     }
     Check(state().Release(Window(unit)));
   }
@@ -332,7 +330,7 @@ class ZeroState {
     state_ = Value(
         zero3::ShardedState::Create(model_, options, {.shard = group_.get()}));
     for (const ModelParameter& parameter : model_.all()) {
-      wholes_.push_back(TensorWithoutMemory(parameter));
+      gathered_.push_back(TensorWithoutMemory(parameter));
     }
   }
 
@@ -341,8 +339,13 @@ class ZeroState {
     return *state_;
   }
 
+  // Empty if the unit has no parameters.
   std::span<const ParameterId> Window(int64_t unit) const {
-    return model_.group(unit);
+    for (int64_t i = 0; i < model_.group_count(); ++i) {
+      const std::span<const ParameterId> group = model_.group(i);
+      if (model_[group.front()].spec.group == unit) return group;
+    }
+    return {};
   }
 
   static void SetMemory(const at::Tensor& tensor, void* data) {
@@ -371,7 +374,7 @@ class ZeroState {
   std::unique_ptr<Queue> dry_queue_;
   zero3::OffloadTier offload_;
   std::unique_ptr<zero3::ShardedState> state_;
-  std::vector<at::Tensor> wholes_;  // Without memory unless gathered.
+  std::vector<at::Tensor> gathered_;  // Without memory unless gathered.
 };
 
 void BindSettings(py::module_& module) {
@@ -417,7 +420,7 @@ void BindZero(py::module_& module) {
       .def("fill", &ZeroState::Fill, Release())
       .def("start_gather", &ZeroState::StartGather, Release())
       .def("await_gather", &ZeroState::AwaitGather, Release())
-      .def("whole", &ZeroState::Whole)
+      .def("gathered", &ZeroState::Gathered)
       .def("release", &ZeroState::ReleaseUnit, Release())
       .def("add_gradient", &ZeroState::AddGradient, Release())
       .def("reduce", &ZeroState::Reduce, Release())

@@ -8,13 +8,12 @@ Prints the median time of a step. `--only=zero` or `--only=fsdp` runs one of the
 import argparse
 import os
 import resource
-import socket
 import statistics
 import time
 
+import ranks
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 
@@ -59,12 +58,12 @@ def peak_bytes():
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def run_rank(rank, options, port):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(options.ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+def run_rank(options):
     torch.set_num_threads(options.threads)
     from tessera_torch import zero
 
     dist.init_process_group("tessera")
+    rank = dist.get_rank()
     dtype = getattr(torch, options.dtype)
     models, optimizers = {}, {}
     before = peak_bytes()
@@ -107,10 +106,7 @@ def main():
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--only", choices=["zero", "fsdp"])
     options = parser.parse_args()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(run_rank, (options, port), nprocs=options.ranks)
+    ranks.run(options.ranks, run_rank, options)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ import datetime
 import itertools
 import os
 import shutil
-import socket
 import sys
 import tempfile
 import unittest
 
+import ranks
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -42,7 +41,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """A small language model with the tied embedding and the odd sizes that make sharding hard."""
+    """A small decoder with a tied embedding and odd sizes, which are hard to shard."""
 
     def __init__(self, checkpointing=None, width=5, layers=3, has_unused=True):
         super().__init__()
@@ -156,6 +155,22 @@ class RankTest(unittest.TestCase):
         for units in ([], [nn.Linear, nn.Embedding], [Block, nn.Linear]):
             model = make()
             self.assert_equal(self.values_after(model, self.shard(model, units=units)), self.reference()[0])
+
+    def test_module_with_parameters_in_layers_only(self):
+        x = torch.randn(4 * self.size, 5, generator=torch.Generator().manual_seed(1)).double()
+        torch.manual_seed(0)
+        expected = nn.Sequential(Block(5, False), nn.GELU(), nn.Linear(5, 5)).double()
+        reference = OPTIMIZERS["adamw"](expected.parameters())
+        model = copy.deepcopy(expected)
+        optimizer = self.shard(model)
+        for _ in range(3):
+            reference.zero_grad()
+            (expected(x) - x).square().mean().backward()
+            reference.step()
+            own = x.chunk(self.size)[self.rank]
+            (model(own) - own).square().mean().backward()
+            optimizer.step()
+        self.assert_equal(self.values_of(optimizer), dict(expected.named_parameters()))
 
     def test_gradients_of_micro_batches_add_up(self):
         for stage, quiet in itertools.product(STAGES, (False, True)):
@@ -343,27 +358,14 @@ class RankTest(unittest.TestCase):
         os.makedirs(self.directory, exist_ok=True)
 
 
-def run_new_rank(rank, size, port, root):
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    run_rank(root)
-
-
 def run_rank(root):
     torch.set_num_threads(1)
     global zero
     from tessera_torch import zero
 
     dist.init_process_group("tessera", timeout=datetime.timedelta(seconds=60))
-    rank = dist.get_rank()
-    RankTest.rank, RankTest.size, RankTest.root = rank, dist.get_world_size(), root
-    suite = unittest.defaultTestLoader.loadTestsFromTestCase(RankTest)
-    stream = sys.stderr if rank == 0 else open(os.devnull, "w")
-    result = unittest.TextTestRunner(stream=stream, verbosity=2).run(suite)
-    if not result.wasSuccessful():
-        for _, text in result.failures + result.errors:
-            print(f"rank {rank}: {text}", file=sys.stderr)
-        os._exit(1)
-    dist.destroy_process_group()
+    RankTest.rank, RankTest.size, RankTest.root = dist.get_rank(), dist.get_world_size(), root
+    ranks.run_tests(RankTest)
 
 
 def main():
@@ -372,14 +374,8 @@ def main():
         run_rank(root)
         return shutil.rmtree(root, ignore_errors=True)
     for size in [int(size) for size in sys.argv[1:]] or (1, 3):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        root = tempfile.mkdtemp(prefix="zero-")
-        try:
-            mp.spawn(run_new_rank, (size, port, root), nprocs=size)
-        finally:
-            shutil.rmtree(root)
+        with tempfile.TemporaryDirectory(prefix="zero-") as root:
+            ranks.run(size, run_rank, root)
         print("passed on", size, "ranks")
 
 

@@ -126,7 +126,7 @@ class Nodes {
   int64_t attempt() const { return attempt_; }
   // The nodes that have met.
   int64_t size() const { return std::ssize(start_); }
-  // Of the attempt.
+  // The directory with the files of the attempt.
   std::string directory() const { return DirectoryOf(attempt_); }
 
   bool IsHere(topology::Rank rank) const;
@@ -149,7 +149,7 @@ class Nodes {
   absl::Status End(const absl::Status& status, bool is_final);
 
  private:
-  // What the file of a node says, and when this node saw it change.
+  // The contents of a node's file, and when this node saw them change.
   struct Seen {
     std::string text = "";
     std::string name = "";

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/quoted.h"
+#include "tools/train/report/straggler.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {
@@ -18,13 +19,6 @@ namespace {
 // The first steps and copies allocate memory.
 constexpr int64_t kIgnoredSteps = 4;
 constexpr size_t kStepsOfAKind = 6;
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half]
-                                : (values[half - 1] + values[half]) / 2;
-}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// How often a run copies its state with --snapshot_every=auto.
+// The pace of copies in memory: the steps between them, fixed or, with
+// --snapshot_every=auto, chosen from their measured cost.
 //
 // A copy that a step waits for costs time, and so do the steps that are
 // repeated after a failure; the sum is least if the time between copies is

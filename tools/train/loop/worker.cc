@@ -41,7 +41,7 @@ using collectives::MonotonicNanos;
 // The metadata of copies in memory with the choice of --snapshot_every=auto.
 constexpr std::string_view kChoiceKey = "snapshot_choice";
 
-// Of the whole run.
+// The mean time between failures of any rank.
 double SecondsBetweenFailures(const Settings& settings) {
   const auto of_rank = ParseTimeSpan(settings.mtbf);
   return absl::ToDoubleSeconds(of_rank.value_or(absl::InfiniteDuration())) /

@@ -6,18 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "tools/train/report/straggler.h"
 
 namespace tessera::train {
-namespace {
-
-// Of at least one value.
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t count = values.size();
-  return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
-}  // namespace
 
 std::string RemainingText(const std::optional<RemainingEstimate>& estimate) {
   if (!estimate.has_value()) return "-";

@@ -44,7 +44,7 @@ class Cable:
         self.wires = [plug(0), plug(1)]
         self.faults = {}
         self.random = random.Random(0)
-        self.due = []  # Of (time, number, host, frame).
+        self.due = []  # A heap of (time, number, host, frame).
         self.number = 0
 
     def set(self, faults):

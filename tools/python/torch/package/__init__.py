@@ -77,7 +77,8 @@ def replace_gloo():
     @functools.wraps(create)
     def create_without_gloo(*args, **kwargs):
         given = signature.bind(*args, **kwargs)
-        given.arguments["backend"] = _without_gloo(given.arguments["backend"])
+        if given.arguments["backend"] is not None:
+            given.arguments["backend"] = _without_gloo(given.arguments["backend"])
         return create(*given.args, **given.kwargs)
 
     c10d._new_process_group_helper = create_without_gloo

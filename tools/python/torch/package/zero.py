@@ -40,8 +40,8 @@ class _Unit:
         self.index = index
         self.module = module
         self.parameters: list[tuple[int, torch.nn.Parameter]] = []
-        self.is_started = False  # A gather that was not awaited yet.
-        self.is_whole = False
+        self.is_started = False  # A gather has started and was not awaited yet.
+        self.is_gathered = False
         self.is_dirty = False  # Gradients that were not reduced yet.
         self.is_reduced = False  # In this step.
         self.missing: set[int] = set()  # Trainable parameters without a gradient in this backward pass.
@@ -57,13 +57,14 @@ class _Unit:
 
 def _find_units(module: torch.nn.Module, units: Sequence[torch.nn.Module | type] | None) -> list[torch.nn.Module]:
     if units is None:
-        # The layers of a model: the elements of its outermost lists.
+        # The layers of a model: its own elements, and those of the outermost lists in it.
         found: list[torch.nn.Module] = []
         inside: set[torch.nn.Module] = set()
         for child in module.modules():
-            if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and child not in inside and child is not module:
+            if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and child not in inside:
                 found.extend(child)
-                inside.update(descendant for element in child for descendant in element.modules())
+                if child is not module:
+                    inside.update(descendant for element in child for descendant in element.modules())
         return found
     types = tuple(unit for unit in units if isinstance(unit, type))
     named = {unit for unit in units if not isinstance(unit, type)}
@@ -149,33 +150,33 @@ class _Passes:
         if index >= len(self.units) or not self.shards_parameters:
             return
         unit = self.units[index]
-        if not unit.is_whole and not unit.is_started:
+        if not unit.is_gathered and not unit.is_started:
             self.state.start_gather(index)
             unit.is_started = True
 
     def gather(self, unit: _Unit) -> None:
-        if unit.is_whole:
+        if unit.is_gathered:
             return
         if not unit.is_started:
             self.state.start_gather(unit.index)
         self.state.await_gather(unit.index)
         unit.is_started = False
-        unit.is_whole = True
+        unit.is_gathered = True
         if not self.state.is_dry:
             for index, parameter in unit.parameters:
-                parameter.data = self.state.whole(index)
+                parameter.data = self.state.gathered(index)
 
     def release(self, unit: _Unit) -> None:
         if not self.shards_parameters or self.is_held:
             return
         if unit.is_started:
             self.state.await_gather(unit.index)
-        elif not unit.is_whole:
+        elif not unit.is_gathered:
             return
         elif not self.state.is_dry:
             for _, parameter in unit.parameters:
                 parameter.data = torch.empty(0, dtype=parameter.dtype)
-        unit.is_started = unit.is_whole = False
+        unit.is_started = unit.is_gathered = False
         self.state.release(unit.index)
 
     def reduce(self, unit: _Unit) -> None:

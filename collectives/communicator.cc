@@ -400,6 +400,163 @@ absl::Status Communicator::RunWith(Algorithm algorithm,
                       context);
 }
 
+// A prepared operation. The thread that holds the collective lane uses the
+// members behind `call`.
+struct PreparedOperation::State {
+  State(Communicator& communicator, Operation operation, CallOptions call,
+        const Signature& signature)
+      : communicator(communicator),
+        operation(std::move(operation)),
+        call(std::move(call)),
+        context(signature, /*deadline=*/0, scratch, this->operation.label,
+                communicator.options_.reproducible) {
+    record.signature = signature;
+    record.kind = this->operation.kind;
+    record.bytes = communicator.BytesOf(this->operation);
+    if (communicator.engine_->enqueues() ||
+        signature.algorithm != Algorithm::kEngine) {
+      return;
+    }
+    plan = communicator.engine_->Plan(this->operation, context);
+    if (plan != nullptr) runs = communicator.recorder_.AddRuns();
+  }
+  ~State() {
+    if (runs != nullptr) communicator.recorder_.EndRuns(runs);
+  }
+
+  // The current run has begun a wait: records it, and returns its deadline.
+  int64_t BeginWait() {
+    mark.emplace();
+    if (record.begin_ns == 0) record.begin_ns = MonotonicNanos();
+    ticket = communicator.recorder_.Begin(record);
+    return communicator.DeadlineOf(call, record.begin_ns);
+  }
+
+  Communicator& communicator;
+  const Operation operation;
+  const CallOptions call;
+  Scratch scratch;
+  OperationContext context;
+  std::unique_ptr<OperationPlan> plan;  // Null: Communicator::Run.
+  FlightRecorder::Runs* runs = nullptr;
+  const std::function<int64_t()> on_wait = [this] { return BeginWait(); };
+  OperationRecord record;  // Of the current run.
+  uint64_t ticket = 0;     // Of its record; 0: it has not waited.
+  std::optional<WaitMark> mark;
+};
+
+PreparedOperation::PreparedOperation(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+PreparedOperation::PreparedOperation(PreparedOperation&&) noexcept = default;
+PreparedOperation& PreparedOperation::operator=(PreparedOperation&&) noexcept =
+    default;
+PreparedOperation::~PreparedOperation() = default;
+
+absl::Status PreparedOperation::Run() {
+  Communicator& communicator = state_->communicator;
+  TESSERA_RETURN_IF_ERROR(communicator.CheckUsable());
+  if (state_->plan == nullptr || !communicator.collectives_->TryEnter()) {
+    return communicator.Run(state_->operation, state_->call);
+  }
+  absl::Status status = RunPlan();
+  communicator.collectives_->Leave();
+  return communicator.BreakOnError(std::move(status));
+}
+
+bool PreparedOperation::HasBuffersOf(const Operation& operation) const {
+  const Operation& own = state_->operation;
+  return own.kind == operation.kind && own.input.data == operation.input.data &&
+         own.input.count == operation.input.count &&
+         own.output.data == operation.output.data &&
+         own.output.count == operation.output.count;
+}
+
+// The calling thread holds the collective lane.
+absl::Status PreparedOperation::RunPlan() {
+  State& state = *state_;
+  Communicator& communicator = state.communicator;
+  OperationRecord& record = state.record;
+  record.signature.sequence = ++communicator.sequence_;
+  record.begin_ns = state.runs->IsNextTimed() ? MonotonicNanos() : 0;
+  record.end_ns = 0;
+  state.context.BeginRun(record.signature.sequence, &state.on_wait);
+  communicator.engine_->Enter(state.context);
+  absl::Status status = state.plan->Run();
+  communicator.engine_->Leave(state.context);
+  // A run may fail without a wait.
+  if (!status.ok()) state.context.BeginWait();
+  if (record.begin_ns != 0) record.end_ns = MonotonicNanos();
+  if (state.ticket == 0) {
+    communicator.recorder_.Pass(*state.runs, record);
+    return status;
+  }
+  state.mark.reset();
+  record.code = status.code();
+  communicator.recorder_.End(std::exchange(state.ticket, 0), record);
+  return status;
+}
+
+// All ranks get the same signatures, so that all get the same result.
+absl::Status Communicator::MatchPrepared(const Signature& mine) {
+  // Counted runs stand for later steps, in which nothing is prepared.
+  if (host().engine_->TakesNoTime()) return absl::OkStatus();
+  constexpr uint32_t kLabel = 0x70726570;  // Differs from users' all_gathers.
+  std::vector<Signature> all(static_cast<size_t>(size()));
+  Operation exchange = AllGatherOf(
+      ConstBuffer(&mine, sizeof(mine), DType::kU8),
+      Buffer(all.data(), size() * int64_t{sizeof(mine)}, DType::kU8));
+  exchange.label = kLabel;
+  TESSERA_RETURN_IF_ERROR(host().Run(exchange));
+  for (int64_t r = 1; r < size(); ++r) {
+    const Signature& theirs = all[static_cast<size_t>(r)];
+    if (theirs == all[0]) continue;
+    return Annotate(MismatchError(all[0], Rank(0), theirs, Rank(r)),
+                    absl::StrCat(options_.name, ": prepare"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedOperation> Communicator::Prepare(
+    Operation operation, const CallOptions& call) {
+  if (!IsCollective(operation.kind)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name, ": cannot prepare ", DescribeOperation(operation),
+        "; only collectives can be prepared, call Run"));
+  }
+  if (call.on_done != nullptr || call.after.state() != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name,
+        ": prepared operations have no CallOptions::on_done and "
+        "after; wait for the event before PreparedOperation::Run"));
+  }
+  TESSERA_RETURN_IF_ERROR(CheckCall(operation, call));
+  CallOptions own = {.timeout = call.timeout, .algorithm = call.algorithm};
+  if (host_ == nullptr && !own.algorithm) {
+    own.algorithm =
+        options_.chooser->Choose(QuestionOf(operation, BytesOf(operation)));
+  }
+  const Signature signature =
+      SignatureOf(operation, size(), group_, /*sequence=*/0,
+                  own.algorithm.value_or(Algorithm::kEngine));
+  TESSERA_RETURN_IF_ERROR(MatchPrepared(signature));
+  return PreparedOperation(std::make_unique<PreparedOperation::State>(
+      *this, std::move(operation), std::move(own), signature));
+}
+
+absl::Status Communicator::RunPrepared(
+    std::optional<PreparedOperation>& prepared, const Operation& operation,
+    const CallOptions& call) {
+  if (!prepared) {
+    TESSERA_ASSIGN_OR_RETURN(prepared, Prepare(operation, call));
+  } else if (!prepared->HasBuffersOf(operation)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.name, ": ", DescribeOperation(operation),
+        " was prepared with other buffers; a prepared operation runs on the "
+        "same buffers each time"));
+  }
+  return prepared->Run();
+}
+
 // Bytes of the whole message.
 int64_t Communicator::BytesOf(const Operation& operation) const {
   return MessageCount(operation, size()) * SizeInBytes(DTypeOf(operation));

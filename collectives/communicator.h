@@ -20,8 +20,8 @@
 // reused. Send and Receive match by rank and order only: the n-th message from
 // a to b is the n-th message that b receives from a. With a tag (SendOf,
 // ReceiveOf) a receive takes the first message that has its tag, from one rank
-// or from any; it never takes a message without a tag. Only in_process and
-// shared_memory support tags.
+// or from any; it never takes a message without a tag. mpi and devices do not
+// support tags.
 //
 // Errors. InvalidArgument and Unimplemented: this call is invalid or not
 // supported; no side effects, and the communicator stays usable. Any other
@@ -72,6 +72,48 @@
 #include "collectives/work.h"
 
 namespace tessera::collectives {
+
+class Communicator;
+
+// A collective that Communicator::Prepare has validated, matched between the
+// ranks and planned, to run many times on the same buffers:
+//
+//   const Buffer buffer(std::span(&norm, 1));
+//   TESSERA_ASSIGN_OR_RETURN(
+//       PreparedOperation sum,
+//       communicator.Prepare(AllReduceOf(buffer, buffer, Reduction::Sum())));
+//   for (int step = 0; step < steps; ++step) {
+//     norm = OwnNorm();
+//     TESSERA_RETURN_IF_ERROR(sum.Run());  // Now `norm` is the sum.
+//   }
+//
+// Run is Communicator::Run of the operation, with the same errors. Over memory
+// that the ranks share, a message of up to 568 bytes costs little more than
+// moving a cache line from the last rank to this one: a run that ends while it
+// spins takes no lock, reads no clock, and is only counted; one of 64 is timed
+// (FlightRecorder::Runs). Any other run is recorded when its spin ends, and its
+// deadline counts from then. On other engines, and for longer messages, Run
+// costs what Communicator::Run does.
+//
+// Prepared and other operations may be mixed on a communicator, which must
+// outlive its prepared operations. One thread at a time calls Run.
+class PreparedOperation {
+ public:
+  PreparedOperation(PreparedOperation&&) noexcept;
+  PreparedOperation& operator=(PreparedOperation&&) noexcept;
+  ~PreparedOperation();
+
+  absl::Status Run();
+
+ private:
+  friend class Communicator;
+  struct State;
+  explicit PreparedOperation(std::unique_ptr<State> state);
+  bool HasBuffersOf(const Operation& operation) const;
+  absl::Status RunPlan();
+
+  std::unique_ptr<State> state_;
+};
 
 class Communicator {
  public:
@@ -189,6 +231,23 @@ class Communicator {
   absl::StatusOr<Work> Start(Operation operation, const CallOptions& call = {},
                              SourcePlace place = SourcePlace::current());
 
+  // Prepares a collective that runs many times. A collective call, itself an
+  // all_gather of host(). FailedPrecondition on all ranks if they prepare
+  // different operations; the group stays usable. `call` has the timeout of
+  // each run and the algorithm, which is otherwise chosen now. InvalidArgument
+  // for messages, and with on_done or after.
+  absl::StatusOr<PreparedOperation> Prepare(Operation operation,
+                                            const CallOptions& call = {});
+
+  // Runs `prepared`, which the first call prepares: it is empty on all ranks or
+  // on none. InvalidArgument if `operation` has other buffers than before.
+  //
+  //   std::optional<PreparedOperation> sum_;  // A member, with the buffer.
+  //   communicator.RunPrepared(sum_, AllReduceOf(norm_, norm_, ...));
+  absl::Status RunPrepared(std::optional<PreparedOperation>& prepared,
+                           const Operation& operation,
+                           const CallOptions& call = {});
+
   // Like Run and Start, but ordered with `queue`: the operation begins after
   // the work that was already enqueued there. After RunOn, later work on the
   // queue begins after the operation. After StartOn the caller must call
@@ -262,6 +321,8 @@ class Communicator {
   std::string RecordsAsJson() const;
 
  private:
+  friend class PreparedOperation;
+
   // An operation that was enqueued on a device.
   struct Enqueued {
     Event done;
@@ -277,6 +338,7 @@ class Communicator {
   absl::Status CheckCall(const Operation& operation,
                          const CallOptions& call) const;
   absl::Status CheckMessage(const Operation& operation) const;
+  absl::Status MatchPrepared(const Signature& mine);
   int64_t DeadlineOf(const CallOptions& call, int64_t begin) const;
   int64_t BytesOf(const Operation& operation) const;
   ChoiceQuestion QuestionOf(const Operation& operation, int64_t bytes) const;

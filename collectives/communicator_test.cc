@@ -240,6 +240,29 @@ TEST(CommunicatorTest, RecordsCompletedOperations) {
       Each(IsOk()));
 }
 
+TEST(CommunicatorTest, RunPreparedRejectsOtherBuffers) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Communicator& c) -> absl::Status {
+                         std::vector<float> values(4, 1.0f);
+                         const Buffer all{std::span(values)};
+                         std::optional<PreparedOperation> sum;
+                         for (int i = 0; i < 3; ++i) {
+                           TESSERA_RETURN_IF_ERROR(c.RunPrepared(
+                               sum, AllReduceOf(all, all, Reduction::Sum())));
+                         }
+                         EXPECT_THAT(values, Each(8.0f));
+                         const Buffer part = all.Slice(0, 3);
+                         EXPECT_THAT(
+                             c.RunPrepared(sum, AllReduceOf(part, part,
+                                                            Reduction::Sum())),
+                             StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("all_reduce of 3 f32, sum was "
+                                                "prepared with other")));
+                         return c.Barrier();
+                       }),
+              Each(IsOk()));
+}
+
 TEST(CommunicatorTest, SupportsSingleRank) {
   EXPECT_THAT(RunRanks(1,
                        [](Communicator& c) -> absl::Status {

@@ -2,9 +2,13 @@
 
 #include <time.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "collectives/engine/tagged_messages.h"
 
 namespace tessera::collectives {
@@ -50,7 +54,7 @@ void WorkState::FinishWhenWaitedFor(absl::Status status) {
   waits_for_waiter_.store(true, std::memory_order_release);
 }
 
-bool WorkState::WaitUntil(absl::Time deadline) {
+bool WorkState::WaitAtMost(absl::Duration timeout) {
   if (done()) return true;
   if (waits_for_waiter_.load(std::memory_order_acquire)) {
     done_.store(true, std::memory_order_release);
@@ -58,16 +62,17 @@ bool WorkState::WaitUntil(absl::Time deadline) {
   }
   const WaitMark mark;
   std::unique_lock lock(mutex_);
-  if (deadline == absl::InfiniteFuture()) {
+  if (timeout == absl::InfiniteDuration()) {
     finished_.wait(lock, [this] { return done(); });
     return true;
   }
-  return finished_.wait_until(lock, absl::ToChronoTime(deadline),
-                              [this] { return done(); });
+  const absl::Duration most = std::min(timeout, absl::Hours(24 * 365));
+  return finished_.wait_for(lock, absl::ToChronoNanoseconds(most),
+                            [this] { return done(); });
 }
 
 absl::Status WorkState::Wait() {
-  WaitUntil(absl::InfiniteFuture());
+  WaitAtMost(absl::InfiniteDuration());
   return status_;
 }
 
@@ -84,19 +89,19 @@ std::optional<Rank> Work::source() const {
 }
 
 absl::Status Work::WaitFor(absl::Duration timeout) const {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Duration deadline = SteadyNow() + timeout;
   const auto late = [&] {
     return absl::DeadlineExceededError(
         absl::StrCat("the operation has not completed after ",
                      absl::FormatDuration(timeout), "; it continues"));
   };
   if (auto* const host = dynamic_cast<WorkState*>(event_.state().get())) {
-    return host->WaitUntil(deadline) ? host->status() : late();
+    return host->WaitAtMost(timeout) ? host->status() : late();
   }
   for (;;) {
     TESSERA_ASSIGN_OR_RETURN(const bool happened, Test());
     if (happened) return absl::OkStatus();
-    if (absl::Now() >= deadline) return late();
+    if (SteadyNow() >= deadline) return late();
     absl::SleepFor(absl::Microseconds(50));
   }
 }

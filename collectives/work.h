@@ -66,8 +66,8 @@ class WorkState final : public EventState {
   bool done() const { return done_.load(std::memory_order_acquire); }
   const absl::Status& status() const { return status_; }  // Valid if done.
 
-  // Waits until `deadline`; returns false if the operation is still running.
-  bool WaitUntil(absl::Time deadline);
+  // Returns false if the operation is still running after `timeout`.
+  bool WaitAtMost(absl::Duration timeout);
 
  private:
   std::atomic<bool> done_ = false;

@@ -1,11 +1,14 @@
-"""pinned_source: an http_archive with a fallback, the distribution's source package; pinned_wheel: the same for a package
-of Python, which pip fetches.
+"""pinned_source: an http_archive with a fallback, the distribution's source package; pinned_wheel: the same for a wheel
+of Python's package index, with pip as the fallback.
 
 The bytes are pinned by sha256 for every origin. The order is: Bazel's repository cache, --distdir, upstream's address if
 its host resolves. Then `apt-get source` on Debian and Ubuntu (private lists: no root, nothing installed, the
 system's apt state untouched). Without a network: only the repository cache and --distdir. The archive stays in the
 repository as @NAME//distfile, so that tests can rebuild offline from it.
 """
+
+# Where the wheels are that pip knows.
+PYPI = "https://files.pythonhosted.org/packages/"
 
 # Derives source package lists from the machine's binary ones, in this directory only.
 _CONFIGURE_APT = """
@@ -84,39 +87,56 @@ def _from_apt(ctx):
     ctx.delete("apt")
     return archive, result.stderr.strip()
 
-def _fetch(ctx):
+def fetch_source(ctx):
+    """Fetches the archive that the attributes of SOURCE_ATTRS describe.
+
+    Args:
+      ctx: of a repository rule.
+
+    Returns:
+      (archive, None), or (None, why there is none).
+    """
     archive = _from_upstream(ctx) if _can_reach(ctx, ctx.attr.urls[0]) else None
     if archive:
-        return archive
+        return archive, None
     archive, apt_message = _from_apt(ctx)
 
     # Nothing can be reached. An address that leads nowhere asks the cache and --distdir alone.
     archive = archive or _from_upstream(ctx)
     archive = archive or _from_distribution(ctx, "file:///nonexistent/" + ctx.attr.distribution_file)
-    if not archive:
-        fail("\n".join([
-            "@{}: its source archive could not be fetched.".format(ctx.name),
-            "  tried: " + ", ".join(ctx.attr.urls),
-            "  tried: apt-get source {}: {}".format(ctx.attr.distribution_package, apt_message),
-            "  to fix it: connect this machine once, or put {} (sha256 {}) in a folder named by --distdir=FOLDER.".format(
-                ctx.attr.urls[0].split("/")[-1],
-                ctx.attr.sha256,
-            ),
-        ]))
-    return archive
+    return archive, None if archive else "\n".join([
+        "@{}: its source archive could not be fetched.".format(ctx.name),
+        "  tried: " + ", ".join(ctx.attr.urls),
+        "  tried: apt-get source {}: {}".format(ctx.attr.distribution_package, apt_message),
+        "  to fix it: connect this machine once, or put {} (sha256 {}) in a folder named by --distdir=FOLDER.".format(
+            ctx.attr.urls[0].split("/")[-1],
+            ctx.attr.sha256,
+        ),
+    ])
 
-def _write_distfile_build(ctx, file_name):
+def extract_source(ctx, archive):
+    """Extracts what fetch_source() returned.
+
+    Args:
+      ctx: of a repository rule.
+      archive: of fetch_source().
+    """
+    ctx.extract(_archive(archive.file_name), stripPrefix = archive.strip_prefix)
+    _write_distfile_build(ctx)
+
+def _write_distfile_build(ctx):
     ctx.file("distfile/BUILD", """filegroup(
     name = "distfile",
-    srcs = ["{}"],
+    srcs = glob(["*"], exclude = ["BUILD"]),
     visibility = ["//visibility:public"],
 )
-""".format(file_name))
+""")
 
 def _pinned_source_impl(ctx):
-    archive = _fetch(ctx)
-    ctx.extract(_archive(archive.file_name), stripPrefix = archive.strip_prefix)
-    _write_distfile_build(ctx, archive.file_name)
+    archive, failure = fetch_source(ctx)
+    if failure:
+        fail(failure)
+    extract_source(ctx, archive)
     if ctx.attr.build_file:
         ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
     for command in ctx.attr.patch_cmds:
@@ -124,50 +144,70 @@ def _pinned_source_impl(ctx):
         if result.return_code:
             fail("@{}: {}: {}".format(ctx.name, command, result.stderr))
 
+SOURCE_ATTRS = {
+    "urls": attr.string_list(),
+    "sha256": attr.string(),
+    "strip_prefix": attr.string(),
+    "distribution_package": attr.string(doc = "The Debian source package of this version."),
+    "distribution_file": attr.string(doc = "The name of its upstream archive."),
+    "distribution_sha256": attr.string(doc = "Where the distribution repacked the archive."),
+    "distribution_strip_prefix": attr.string(doc = "Where the distribution repacked the archive."),
+    "_apt_sources": attr.label(default = "@tessera_apt_sources//:BUILD"),
+}
+
 pinned_source = repository_rule(
     doc = "An upstream source archive, pinned by sha256.",
     implementation = _pinned_source_impl,
-    attrs = {
-        "urls": attr.string_list(mandatory = True),
-        "sha256": attr.string(mandatory = True),
-        "strip_prefix": attr.string(),
-        "distribution_package": attr.string(mandatory = True, doc = "The Debian source package of this version."),
-        "distribution_file": attr.string(mandatory = True, doc = "The name of its upstream archive."),
-        "distribution_sha256": attr.string(doc = "Where the distribution repacked the archive."),
-        "distribution_strip_prefix": attr.string(doc = "Where the distribution repacked the archive."),
-        "build_file": attr.label(allow_single_file = True),
-        "patch_cmds": attr.string_list(),
-        "_apt_sources": attr.label(default = "@tessera_apt_sources//:BUILD"),
-    },
+    attrs = dict(
+        SOURCE_ATTRS,
+        build_file = attr.label(allow_single_file = True),
+        patch_cmds = attr.string_list(),
+    ),
 )
 
-def _download_wheel(ctx, url):
-    return ctx.download([url], _archive(ctx.attr.file_name), ctx.attr.sha256, allow_fail = True).success
+def fetch_wheel(ctx, package, url, sha256):
+    """Fetches and extracts a wheel: out of the cache, a --distdir or `url`, or by pip, which may know a mirror.
 
-def _pinned_wheel_impl(ctx):
-    python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
-    pip_message = ""
+    Args:
+      ctx: of a repository rule.
+      package: NAME==VERSION.
+      url: of the wheel at the package index.
+      sha256: of the wheel.
+
+    Returns:
+      None, or why it could not be fetched.
+    """
+    file_name = url.split("/")[-1]
 
     # An address that leads nowhere asks the cache and --distdir.
-    if not _download_wheel(ctx, "file:///nonexistent/" + ctx.attr.file_name):
-        pip = ctx.execute([python, "-m", "pip", "-q", "download", "--no-deps", "--only-binary=:all:", "--dest=pip", ctx.attr.package])
-        pip_message = pip.stderr.strip()
-        if not _download_wheel(ctx, "file://%s/%s" % (ctx.path("pip"), ctx.attr.file_name)):
-            fail("\n".join([
+    origin = url if _can_reach(ctx, url) else "file:///nonexistent/" + file_name
+    if not ctx.download([origin], _archive(file_name), sha256, allow_fail = True).success:
+        python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
+        platform = file_name[:-len(".whl")].split("-")[-1].split(".")[-1]
+        pip = ctx.execute([python, "-m", "pip", "-q", "download", "--no-deps", "--only-binary=:all:", "--platform=" + platform, "--dest=pip", package])
+        if not ctx.download(["file://%s/%s" % (ctx.path("pip"), file_name)], _archive(file_name), sha256, allow_fail = True).success:
+            return "\n".join([
                 "@{}: its wheel could not be fetched.".format(ctx.name),
-                "  tried: {} -m pip download {}: {}".format(python, ctx.attr.package, pip_message),
+                "  tried: " + url,
+                "  tried: {} -m pip download {}: {}".format(python, package, pip.stderr.strip()),
                 "  to fix it: connect this machine once, or put {} (sha256 {}) in a folder named by --distdir=FOLDER.".format(
-                    ctx.attr.file_name,
-                    ctx.attr.sha256,
+                    file_name,
+                    sha256,
                 ),
-            ]))
+            ])
         ctx.delete("pip")
 
     # Bazel knows archives by the ends of their names.
-    ctx.symlink(_archive(ctx.attr.file_name), "wheel.zip")
+    ctx.symlink(_archive(file_name), "wheel.zip")
     ctx.extract("wheel.zip")
     ctx.delete("wheel.zip")
-    _write_distfile_build(ctx, ctx.attr.file_name)
+    _write_distfile_build(ctx)
+    return None
+
+def _pinned_wheel_impl(ctx):
+    failure = fetch_wheel(ctx, ctx.attr.package, ctx.attr.url, ctx.attr.sha256)
+    if failure:
+        fail(failure)
     ctx.symlink(ctx.attr.build_file, "BUILD.bazel")
     ctx.file("WORKSPACE", "")
 
@@ -177,7 +217,7 @@ pinned_wheel = repository_rule(
     environ = ["TESSERA_PYTHON"],
     attrs = {
         "package": attr.string(mandatory = True, doc = "NAME==VERSION."),
-        "file_name": attr.string(mandatory = True),
+        "url": attr.string(mandatory = True, doc = "At the package index."),
         "sha256": attr.string(mandatory = True),
         "build_file": attr.label(mandatory = True, allow_single_file = True),
     },

@@ -17,6 +17,9 @@
 // TESSERA_SHARED(type, name, count), dynamic shared memory is
 // TESSERA_DYNAMIC_SHARED(type, name), and a launch is Launch(...).
 //
+// TESSERA_UNROLL unrolls the loop that follows it, so that arrays that the loop
+// indexes can be in registers.
+//
 // The queue reports launch errors (HostFunction::enqueues in
 // base/device/device.h).
 #ifndef TESSERA_BASE_CUDA_KERNEL_H_
@@ -31,6 +34,7 @@
 #include <cstddef>
 #include <utility>
 
+#define TESSERA_UNROLL _Pragma("unroll")
 #define TESSERA_SHARED(type, name, count) __shared__ type name[count]
 // All arrays of a kernel share the same memory, whatever their types.
 #define TESSERA_DYNAMIC_SHARED(type, name)                        \
@@ -52,6 +56,7 @@ void Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block,
 
 #else
 #include "base/cuda/testing/emulation.h"
+#define TESSERA_UNROLL
 #endif
 
 #endif  // TESSERA_BASE_CUDA_KERNEL_H_

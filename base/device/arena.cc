@@ -1,8 +1,11 @@
 #include "base/device/arena.h"
 
 #include <algorithm>
-#include <iterator>
+#include <limits>
+#include <optional>
+#include <utility>
 
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 
 namespace tessera {
@@ -14,9 +17,14 @@ constexpr size_t kAlignment = 256;
 // The minimum size of a block.
 constexpr size_t kLeastBlock = size_t{4} << 20;
 
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+constexpr int64_t kAddresses = std::numeric_limits<int64_t>::max();
 
 }  // namespace
+
+Arena::Arena(std::shared_ptr<MemoryResource> resource)
+    : resource_(std::move(resource)), addresses_(kAddresses) {
+  addresses_.Allocate(kAddresses, 1);
+}
 
 absl::StatusOr<std::shared_ptr<Arena>> Arena::Create(
     std::shared_ptr<MemoryResource> resource, size_t bytes) {
@@ -29,11 +37,14 @@ absl::StatusOr<std::shared_ptr<Arena>> Arena::Create(
 }
 
 absl::Status Arena::Grow(size_t bytes) {
+  const size_t usable = RoundUp(bytes, kAlignment);
+  // The bytes at the end are never used: parts are not merged with the next
+  // block's.
   TESSERA_ASSIGN_OR_RETURN(
       Buffer block,
-      Buffer::Allocate(resource_, RoundUp(bytes, kAlignment), kAlignment));
-  block_ends_[block.data()] = block.data() + block.size();
-  AddFree(block.data(), block.size());
+      Buffer::Allocate(resource_, usable + kAlignment, kAlignment));
+  TESSERA_RETURN_IF_ERROR(addresses_.Free(
+      reinterpret_cast<int64_t>(block.data()), static_cast<int64_t>(usable)));
   held_bytes_ += static_cast<int64_t>(block.size());
   blocks_.push_back(std::move(block));
   return absl::OkStatus();
@@ -44,61 +55,23 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes, size_t alignment) {
   alignment = std::max(alignment, kAlignment);
   // No device has so much memory, and rounding the size up could overflow.
   if (bytes > size_t{1} << 60) return resource_->Allocate(bytes, alignment);
-  const size_t size = RoundUp(bytes, kAlignment);
-  if (void* const data = Find(size, alignment)) return data;
-  TESSERA_RETURN_IF_ERROR(Grow(std::max(size + alignment, kLeastBlock)));
-  return Find(size, alignment);
-}
-
-void* Arena::Find(size_t bytes, size_t alignment) {
-  for (auto it = free_sizes_.lower_bound({bytes, nullptr});
-       it != free_sizes_.end(); ++it) {
-    const auto [size, begin] = *it;
-    const auto address = reinterpret_cast<uintptr_t>(begin);
-    const size_t skipped = RoundUp(address, alignment) - address;
-    if (skipped + bytes > size) continue;
-    RemoveFree(begin, size);
-    if (skipped > 0) AddFree(begin, skipped);
-    const size_t rest = size - skipped - bytes;
-    if (rest > 0) AddFree(begin + skipped + bytes, rest);
-    used_bytes_ += static_cast<int64_t>(bytes);
-    return begin + skipped;
+  const auto size = static_cast<int64_t>(RoundUp(bytes, kAlignment));
+  const auto aligned = static_cast<int64_t>(alignment);
+  std::optional<int64_t> address = addresses_.Allocate(size, aligned);
+  if (!address) {
+    TESSERA_RETURN_IF_ERROR(
+        Grow(std::max(RoundUp(bytes, kAlignment) + alignment, kLeastBlock)));
+    address = addresses_.Allocate(size, aligned);
   }
-  return nullptr;
+  used_bytes_ += size;
+  return reinterpret_cast<void*>(*address);
 }
 
 void Arena::Deallocate(void* data, size_t bytes, size_t) {
   const std::lock_guard lock(mutex_);
-  auto* begin = static_cast<std::byte*>(data);
-  size_t size = RoundUp(bytes, kAlignment);
-  used_bytes_ -= static_cast<int64_t>(size);
-  const auto block = std::prev(block_ends_.upper_bound(begin));
-  const auto next = free_.find(begin + size);
-  if (next != free_.end() && next->first != block->second) {
-    const size_t more = next->second;
-    RemoveFree(begin + size, more);
-    size += more;
-  }
-  const auto after = free_.lower_bound(begin);
-  if (after != free_.begin()) {
-    const auto [before, length] = *std::prev(after);
-    if (before + length == begin && before >= block->first) {
-      RemoveFree(before, length);
-      begin = before;
-      size += length;
-    }
-  }
-  AddFree(begin, size);
-}
-
-void Arena::AddFree(std::byte* data, size_t bytes) {
-  free_[data] = bytes;
-  free_sizes_.insert({bytes, data});
-}
-
-void Arena::RemoveFree(std::byte* data, size_t bytes) {
-  free_.erase(data);
-  free_sizes_.erase({bytes, data});
+  const auto size = static_cast<int64_t>(RoundUp(bytes, kAlignment));
+  addresses_.Free(reinterpret_cast<int64_t>(data), size).IgnoreError();
+  used_bytes_ -= size;
 }
 
 int64_t Arena::blocks() const {

@@ -14,15 +14,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/extent_allocator.h"
 #include "base/tensor/memory.h"
 
 namespace tessera {
@@ -46,21 +44,15 @@ class Arena final : public MemoryResource {
   int64_t used_bytes() const;
 
  private:
-  explicit Arena(std::shared_ptr<MemoryResource> resource)
-      : resource_(std::move(resource)) {}
+  explicit Arena(std::shared_ptr<MemoryResource> resource);
 
   absl::Status Grow(size_t bytes);
-  void* Find(size_t bytes, size_t alignment);
-  void AddFree(std::byte* data, size_t bytes);
-  void RemoveFree(std::byte* data, size_t bytes);
 
   const std::shared_ptr<MemoryResource> resource_;
   mutable std::mutex mutex_;
   std::vector<Buffer> blocks_;
-  // Parts are merged only within a block.
-  std::map<std::byte*, std::byte*> block_ends_;         // By begin.
-  std::map<std::byte*, size_t> free_;                   // By address.
-  std::set<std::pair<size_t, std::byte*>> free_sizes_;  // The same, by size.
+  // The whole address space. Only unused parts of the blocks are free.
+  ExtentAllocator addresses_;
   int64_t held_bytes_ = 0;
   int64_t used_bytes_ = 0;
 };

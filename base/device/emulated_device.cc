@@ -24,8 +24,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/arithmetic.h"
 #include "base/device/access_checker.h"
 #include "base/device/arena.h"
+#include "base/extent_allocator.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 
@@ -47,8 +49,6 @@ constexpr auto kPoll = std::chrono::microseconds(50);
 constexpr size_t kMostPending = 65536;
 // The name of copies.
 constexpr std::string_view kCopy = "copy";
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 std::string PlaceName(const SourcePlace& place) {
   return absl::StrCat(place.file_name(), ":", place.line());
@@ -153,50 +153,26 @@ class DeviceMemory {
     real_ = map(PROT_READ | PROT_WRITE);
     size_ = bytes;
     if (seen_ == nullptr || real_ == nullptr) return NoRoom(bytes);
-    free_[0] = size_;
+    ranges_.emplace(static_cast<int64_t>(size_));
     return absl::OkStatus();
   }
 
   // Null if there is not enough memory.
   std::byte* Allocate(size_t bytes, size_t alignment) {
-    alignment = std::max(alignment, kBlock);
-    const size_t size = RoundUp(bytes, kBlock) + kBlock;
-    for (auto it = free_.begin(); it != free_.end(); ++it) {
-      const auto [at, room] = *it;
-      const size_t begin = RoundUp(at, alignment);
-      if (begin + size > at + room) continue;
-      free_.erase(it);
-      if (begin > at) free_[at] = begin - at;
-      if (begin + size < at + room) {
-        free_[begin + size] = at + room - begin - size;
-      }
-      std::memset(real_ + begin, 0xFF, bytes);
-      return seen_ + begin;
-    }
-    return nullptr;
+    const std::optional<int64_t> begin = ranges_->Allocate(
+        SizeOf(bytes), static_cast<int64_t>(std::max(alignment, kBlock)));
+    if (!begin.has_value()) return nullptr;
+    std::memset(real_ + *begin, 0xFF, bytes);
+    return seen_ + *begin;
   }
 
   void Free(const std::byte* data, size_t bytes) {
-    size_t begin = static_cast<size_t>(data - seen_);
-    size_t size = RoundUp(bytes, kBlock) + kBlock;
+    const int64_t begin = data - seen_, size = SizeOf(bytes);
     // Returns the pages to the system. If this fails, only their memory is
     // wasted.
-    static_cast<void>(
-        fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(begin), static_cast<off_t>(size)));
-    auto next = free_.lower_bound(begin);
-    if (next != free_.end() && begin + size == next->first) {
-      size += next->second;
-      next = free_.erase(next);
-    }
-    if (next != free_.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == begin) {
-        before->second += size;
-        return;
-      }
-    }
-    free_[begin] = size;
+    static_cast<void>(fallocate(
+        file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, size));
+    ranges_->Free(begin, size).IgnoreError();
   }
 
   std::byte* seen() const { return seen_; }
@@ -206,6 +182,10 @@ class DeviceMemory {
   }
 
  private:
+  // The size of an allocation with the block behind it.
+  static int64_t SizeOf(size_t bytes) {
+    return static_cast<int64_t>(RoundUp(bytes, kBlock) + kBlock);
+  }
   static absl::Status NoRoom(size_t bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "an emulated device of ", bytes, " bytes: ", std::strerror(errno),
@@ -216,7 +196,7 @@ class DeviceMemory {
   std::byte* seen_ = nullptr;
   std::byte* real_ = nullptr;
   size_t size_ = 0;
-  std::map<size_t, size_t> free_;  // From offset to size; never adjacent.
+  std::optional<ExtentAllocator> ranges_;  // Offsets.
 };
 
 }  // namespace

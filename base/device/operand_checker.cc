@@ -47,22 +47,14 @@ absl::Status OperandChecker::Leads(std::string_view name,
 OperandChecker& OperandChecker::Reads(std::string_view name,
                                       const ConstTensorView& view,
                                       std::span<const int64_t> shape) {
-  CheckType(name, view.dtype(), dtype_);
-  CheckShape(name, view, shape);
-  CheckCommon(name, view);
-  RecordRead(view);
-  return *this;
+  return ReadsRows(name, view, dtype_, shape);
 }
 
 OperandChecker& OperandChecker::Writes(std::string_view name,
                                        const TensorView& view,
                                        std::span<const int64_t> shape) {
   CheckType(name, view.dtype(), dtype_);
-  CheckShape(name, view, shape);
-  CheckCommon(name, view);
-  CheckDistinct(name, view);
-  RecordWrite(view);
-  return *this;
+  return WritesEither(name, view, shape);
 }
 
 OperandChecker& OperandChecker::WritesEither(std::string_view name,
@@ -97,22 +89,14 @@ OperandChecker& OperandChecker::WritesStatistics(
 OperandChecker& OperandChecker::ReadsStatisticsRows(
     std::string_view name, const ConstTensorView& view,
     std::span<const int64_t> shape) {
-  CheckType(name, view.dtype(), StatisticsOf(dtype_));
-  CheckShape(name, view, shape);
-  CheckCommon(name, view);
-  RecordRead(view);
-  return *this;
+  return ReadsRows(name, view, StatisticsOf(dtype_), shape);
 }
 
 OperandChecker& OperandChecker::WritesStatisticsRows(
     std::string_view name, const TensorView& view,
     std::span<const int64_t> shape) {
   CheckType(name, view.dtype(), StatisticsOf(dtype_));
-  CheckShape(name, view, shape);
-  CheckCommon(name, view);
-  CheckDistinct(name, view);
-  RecordWrite(view);
-  return *this;
+  return WritesEither(name, view, shape);
 }
 
 OperandChecker& OperandChecker::ReadsList(std::string_view name,
@@ -135,9 +119,9 @@ OperandChecker& OperandChecker::ReadsRows(std::string_view name,
                                           const ConstTensorView& view,
                                           DType dtype,
                                           std::span<const int64_t> shape) {
-  CheckCommon(name, view);
   CheckType(name, view.dtype(), dtype);
   CheckShape(name, view, shape);
+  CheckCommon(name, view);
   RecordRead(view);
   return *this;
 }

@@ -251,8 +251,14 @@ TEST(Float16Test, OverflowsFromTheMiddlePastTheLargestValue) {
 // clang 14 has _Float16 only on processors with native support.
 #if defined(__FLT16_MANT_DIG__) && !defined(__clang__)
 
+#if defined(__aarch64__)  // GCC 12 has no _Float16 there in C++.
+using CompilerFloat16 = __fp16;
+#else
+using CompilerFloat16 = _Float16;
+#endif
+
 void ExpectAsCompiler(float x) {
-  const auto expected = static_cast<_Float16>(x);
+  const auto expected = static_cast<CompilerFloat16>(x);
   ASSERT_EQ(F16(x).bits(), std::bit_cast<uint16_t>(expected))
       << std::hexfloat << x;
 }
@@ -260,7 +266,8 @@ void ExpectAsCompiler(float x) {
 TEST(Float16Test, DecodesEveryPatternLikeCompiler) {
   for (int i = 0; i < 1 << 16; ++i) {
     const auto bits = static_cast<uint16_t>(i);
-    const auto expected = static_cast<float>(std::bit_cast<_Float16>(bits));
+    const auto expected =
+        static_cast<float>(std::bit_cast<CompilerFloat16>(bits));
     ASSERT_EQ(std::bit_cast<uint32_t>(static_cast<float>(F16::FromBits(bits))),
               std::bit_cast<uint32_t>(expected))
         << i;
@@ -286,7 +293,8 @@ TEST(Float16Test, EncodesRandomDoublesLikeCompiler) {
         static_cast<double>(static_cast<int64_t>(random())) / 0x1p63;
     const double x =
         std::ldexp(significand, static_cast<int>(random() % 45) - 27);
-    ASSERT_EQ(F16(x).bits(), std::bit_cast<uint16_t>(static_cast<_Float16>(x)))
+    ASSERT_EQ(F16(x).bits(),
+              std::bit_cast<uint16_t>(static_cast<CompilerFloat16>(x)))
         << std::hexfloat << x;
   }
 }

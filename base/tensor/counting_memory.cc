@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "absl/strings/str_cat.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 
 namespace tessera {
@@ -15,8 +16,6 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kLargestRegion = size_t{64} << 30;
 constexpr size_t kMaxBytes = size_t{1} << 46;
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 // Null if the system refuses. With strict overcommit (vm.overcommit_memory=2),
 // unused writable pages count too, so only address space is reserved.

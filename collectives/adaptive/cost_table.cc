@@ -198,13 +198,6 @@ Json Payload(const CostTable& table) {
   return json;
 }
 
-// Text that is not UTF-8 (for example a host name) must not throw.
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', true, Json::error_handler_t::replace);
-}
-
-std::string PayloadText(const CostTable& table) { return Dump(Payload(table)); }
-
 Line ReadLine(JsonReader& costs, std::string_view name) {
   JsonReader fields = costs.Child(name);
   return {fields.Number("alpha"), fields.Number("beta")};
@@ -336,9 +329,9 @@ std::string CostTableToJson(const CostTable& table) {
   Json json;
   json["format"] = kFormat;
   json["version"] = kVersion;
-  json["checksum"] = absl::StrFormat("%016x", Fnv1a(Dump(payload)));
+  json["checksum"] = absl::StrFormat("%016x", Fnv1a(DumpJson(payload)));
   json["costs"] = payload;
-  return absl::StrCat(Dump(json), "\n");
+  return absl::StrCat(DumpJson(json), "\n");
 }
 
 absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
@@ -362,7 +355,7 @@ absl::StatusOr<CostTable> CostTableFromJson(std::string_view text) {
   const nlohmann::json& costs = fields.Object("costs");
   TESSERA_RETURN_IF_ERROR(problems.ToStatus("collective costs"));
   TESSERA_ASSIGN_OR_RETURN(CostTable table, ReadPayload(costs));
-  if (checksum != absl::StrFormat("%016x", Fnv1a(PayloadText(table)))) {
+  if (checksum != absl::StrFormat("%016x", Fnv1a(DumpJson(Payload(table))))) {
     return Refuse("the checksum does not match: the file is damaged");
   }
   return table;

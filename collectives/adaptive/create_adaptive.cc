@@ -1,9 +1,8 @@
 #include "collectives/adaptive/create_adaptive.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,22 +20,6 @@ uint64_t HashOf(const CostKey& key) {
       absl::StrCat(key.hardware, "\n", key.engine, "\n", key.ranks, "\n",
                    key.ranks_per_host, "\n", key.reproducible);
   return Fnv1a(text);
-}
-
-absl::Status MakeDirectory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", path));
-}
-
-// Creates `directory` and its parent, such as ~/.cache.
-absl::Status MakeDirectories(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash != std::string::npos && slash > 0) {
-    TESSERA_RETURN_IF_ERROR(MakeDirectory(path.substr(0, slash)));
-  }
-  return MakeDirectory(path);
 }
 
 }  // namespace
@@ -80,7 +63,12 @@ absl::Status StoreCosts(const std::string& directory, const CostTable& table) {
         "there is no cache directory: set XDG_CACHE_HOME or HOME");
   }
   TESSERA_RETURN_IF_ERROR(CheckCostTable(table));
-  TESSERA_RETURN_IF_ERROR(MakeDirectories(directory));
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    return absl::ErrnoToStatus(error.value(),
+                               absl::StrCat("cannot create ", directory));
+  }
   return WriteFile(CostPath(directory, table.key), CostTableToJson(table));
 }
 

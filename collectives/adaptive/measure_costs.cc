@@ -1,11 +1,8 @@
 #include "collectives/adaptive/measure_costs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -15,10 +12,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/file.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
 #include "collectives/adaptive/adaptive_chooser.h"
 #include "collectives/algorithms/algorithm_chooser.h"
+#include "collectives/bootstrap/peer_process.h"
 #include "collectives/reduction/combine.h"
 
 namespace tessera::collectives {
@@ -27,13 +26,9 @@ namespace {
 
 constexpr size_t kMaxPart = 120;
 
-// The first bytes of a system file; empty if it is missing.
-std::string ReadStart(const std::string& path) {
-  std::ifstream file(path);
-  std::string text(4096, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
+// A system file; empty if it is missing.
+std::string ReadSystemFile(const std::string& path) {
+  return ReadFile(path, int64_t{1} << 24).value_or("");
 }
 
 // Keeps printable ASCII characters.
@@ -51,20 +46,14 @@ std::string CacheSizes() {
   for (int index = 0; index < 8; ++index) {
     const std::string directory =
         absl::StrCat("/sys/devices/system/cpu/cpu0/cache/index", index, "/");
-    const std::string size = ReadStart(directory + "size");
+    const std::string size = ReadSystemFile(directory + "size");
     if (size.empty()) break;
-    if (absl::StrContains(ReadStart(directory + "type"), "Instruction")) {
+    if (absl::StrContains(ReadSystemFile(directory + "type"), "Instruction")) {
       continue;
     }
     absl::StrAppend(&sizes, " ", Shortened(size).substr(0, 16));
   }
   return sizes.empty() ? " ?" : sizes;
-}
-
-std::string OwnHostName() {
-  std::array<char, 256> name = {};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "?";
-  return Shortened(name.data());
 }
 
 bool IsParted(OpKind kind) {
@@ -303,13 +292,7 @@ class Measurement {
 // With the default strategy AlgorithmFor returns kEngine if the engine
 // implements the kind.
 absl::Status Measurement::FindCandidates() {
-  const Rank self = communicator_.rank();
-  const absl::Status messages =
-      communicator_.SendReceive(ConstBuffer(), self, Buffer(), self);
-  if (!absl::IsUnimplemented(messages)) {
-    TESSERA_RETURN_IF_ERROR(messages);
-    has_messages_ = true;
-  }
+  TESSERA_ASSIGN_OR_RETURN(has_messages_, HasMessages(communicator_));
   for (const OpKind kind : kCollectiveKinds) {
     const Operation operation = buffers_.OperationOf(
         kind, TrialBytes(kind, kFirstBytes, communicator_.size()),
@@ -446,9 +429,9 @@ std::string ModelNameIn(std::string_view cpuinfo) {
 }
 
 std::string DescribeHardware() {
-  return absl::StrCat(ModelNameIn(ReadStart("/proc/cpuinfo")), "; ",
+  return absl::StrCat(ModelNameIn(ReadSystemFile("/proc/cpuinfo")), "; ",
                       AvailableProcessors(), " cpus; caches", CacheSizes(),
-                      "; host ", OwnHostName());
+                      "; host ", HostName());
 }
 
 int64_t TrialBytes(OpKind kind, int64_t bytes, int64_t ranks) {

@@ -29,11 +29,10 @@ absl::StatusOr<std::string> FirstInterface(const std::string& names) {
                    "MASTER_ADDR"));
 }
 
-}  // namespace
+using Options = std::map<std::string, std::string>;
 
-absl::StatusOr<std::map<std::string, std::string>> NetworkOptions(
+absl::StatusOr<Options> AddressOptions(
     const topology::EnvironmentLookup& lookup, absl::Duration timeout) {
-  using Options = std::map<std::string, std::string>;
   if (const auto names = lookup("GLOO_SOCKET_IFNAME");
       names && !names->empty()) {
     TESSERA_ASSIGN_OR_RETURN(std::string name, FirstInterface(*names));
@@ -46,6 +45,38 @@ absl::StatusOr<std::map<std::string, std::string>> NetworkOptions(
       LocalAddressTowards(*master, Deadline::After(timeout)),
       Annotate(_, absl::StrCat("MASTER_ADDR=", *master)));
   return Options{{"hostname", std::move(address)}};
+}
+
+}  // namespace
+
+absl::StatusOr<bool> EncryptsData(const topology::EnvironmentLookup& lookup) {
+  const std::string value = lookup(kEncryptDataVariable).value_or("0");
+  if (value == "1") return true;
+  if (value == "0" || value.empty()) return false;
+  return absl::InvalidArgumentError(
+      absl::StrCat(kEncryptDataVariable, "=", value.substr(0, 60),
+                   ": use 1 to encrypt the data between hosts, or 0"));
+}
+
+absl::StatusOr<Options> NetworkOptions(
+    const topology::EnvironmentLookup& lookup, absl::Duration timeout) {
+  TESSERA_ASSIGN_OR_RETURN(const bool encrypts, EncryptsData(lookup));
+  TESSERA_ASSIGN_OR_RETURN(Options options, AddressOptions(lookup, timeout));
+  if (encrypts) options["encrypt"] = "true";
+  return options;
+}
+
+std::string ClearDataNote(const Options& options, std::string_view remedy) {
+  if (options.contains("encrypt")) return "";
+  const auto of = [&](const char* name) {
+    const auto option = options.find(name);
+    return option == options.end() ? "" : option->second;
+  };
+  const std::string interface = of("interface");
+  return absl::StrCat("data between hosts is not encrypted, on the network of ",
+                      interface.empty() ? "address " : "interface ",
+                      interface.empty() ? of("hostname") : interface, "; ",
+                      remedy, " encrypts it");
 }
 
 }  // namespace tessera::collectives

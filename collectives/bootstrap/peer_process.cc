@@ -1,5 +1,6 @@
 #include "collectives/bootstrap/peer_process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -166,6 +167,24 @@ absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process) {
     return EndedError(process.pid);
   }
   return fd;
+}
+
+absl::StatusOr<UniqueFd> OpenDescriptorOf(const PeerProcess& process,
+                                          int descriptor) {
+  const std::string path =
+      absl::StrCat("/proc/", process.pid, "/fd/", descriptor);
+  UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const int error = errno;
+  // The process that had the descriptor is the one that is meant.
+  TESSERA_RETURN_IF_ERROR(OpenPidFd(process).status());
+  if (file.valid()) return file;
+  return absl::ErrnoToStatus(
+      error,
+      absl::StrCat("cannot open ", path,
+                   error == EACCES
+                       ? "; run all ranks of a host as one user, and programs "
+                         "without file capabilities and set-user-ID"
+                       : ""));
 }
 
 bool IsDead(const UniqueFd& pidfd) {

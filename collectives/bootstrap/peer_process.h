@@ -96,6 +96,13 @@ absl::StatusOr<UniqueFd> OpenPidFd(const PeerProcess& process);
 // NotFound if there is no such process.
 absl::StatusOr<UniqueFd> OpenPidFd(pid_t pid);
 
+// Opens for reading and writing the file that is open as `descriptor` in
+// another process of this user, for example a memfd, which other processes then
+// can map. Close-on-exec. Errors as OpenPidFd; PermissionDenied if the kernel
+// forbids it, NotFound if the process has no such descriptor.
+absl::StatusOr<UniqueFd> OpenDescriptorOf(const PeerProcess& process,
+                                          int descriptor);
+
 // Returns true if the process of a descriptor from OpenPidFd has ended. One
 // system call.
 bool IsDead(const UniqueFd& pidfd);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "absl/time/clock.h"
@@ -119,6 +120,44 @@ TEST(PidFdTest, RejectsProcessOfAnotherHost) {
   EXPECT_THAT(OpenPidFd(self), StatusIs(absl::StatusCode::kFailedPrecondition,
                                         AllOf(HasSubstr("is on host far"),
                                               HasSubstr("cannot be watched"))));
+}
+
+// Another process writes to memory of this one.
+TEST(OpenDescriptorTest, ReallySharesMemory) {
+  const int before = CountDescriptors();
+  {
+    const UniqueFd memory(memfd_create("test", MFD_CLOEXEC));
+    ASSERT_EQ(ftruncate(memory.get(), 8192), 0);
+    TESSERA_ASSERT_OK_AND_ASSIGN(const PeerProcess self, PeerProcess::Self());
+    const pid_t child = StartProcess([&] {
+      const auto file = OpenDescriptorOf(self, memory.get());
+      if (!file.ok() || file->get() == memory.get()) return 1;
+      if ((fcntl(file->get(), F_GETFD) & FD_CLOEXEC) == 0) return 2;
+      void* const mapped = mmap(nullptr, 8192, PROT_READ | PROT_WRITE,
+                                MAP_SHARED, file->get(), 0);
+      if (mapped == MAP_FAILED) return 3;
+      static_cast<char*>(mapped)[5000] = 'x';
+      return 0;
+    });
+    EXPECT_EQ(WaitForProcess(child), 0);
+    char written = 0;
+    EXPECT_EQ(pread(memory.get(), &written, 1, 5000), 1);
+    EXPECT_EQ(written, 'x');
+    EXPECT_EQ(CountDescriptors(), before + 1);
+  }
+  EXPECT_EQ(CountDescriptors(), before);
+}
+
+TEST(OpenDescriptorTest, RejectsReusedPidAndMissingDescriptor) {
+  const int before = CountDescriptors();
+  TESSERA_ASSERT_OK_AND_ASSIGN(PeerProcess self, PeerProcess::Self());
+  EXPECT_THAT(OpenDescriptorOf(self, 987'654),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/fd/987654")));
+  const UniqueFd memory(memfd_create("test", MFD_CLOEXEC));
+  --self.start_ticks;
+  EXPECT_THAT(OpenDescriptorOf(self, memory.get()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has ended")));
+  EXPECT_EQ(CountDescriptors(), before + 1);
 }
 
 TEST(ExchangeProcessesTest, ReturnsProcessOfEveryMember) {

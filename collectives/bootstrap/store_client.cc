@@ -92,17 +92,9 @@ StoreClient::~StoreClient() {
   thread_.join();
 }
 
-absl::Status StoreClient::CheckProcess() const {
-  if (pid_ == getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the store of rank ", rank_.value(), " belongs to pid ",
-                   pid_, ", not to its child ", getpid(),
-                   "; join the job after fork, not before"));
-}
-
 absl::StatusOr<std::shared_ptr<StoreClient::Answer>> StoreClient::Send(
     Message& request) {
-  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  TESSERA_RETURN_IF_ERROR(CheckOwner(rank_, pid_));
   TESSERA_RETURN_IF_ERROR(CheckMessage(request));
   auto answer = std::make_shared<Answer>();
   {

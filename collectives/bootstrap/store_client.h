@@ -67,7 +67,6 @@ class StoreClient final : public Store {
   absl::StatusOr<std::shared_ptr<Answer>> Send(Message& request);
   absl::StatusOr<std::string> Finish(uint64_t id, Answer& answer,
                                      absl::Time deadline);
-  absl::Status CheckProcess() const;
 
   // Run by the thread.
   void Run();

@@ -24,9 +24,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/os/unique_fd.h"
+#include "base/steady_now.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/bootstrap/store_table.h"
 #include "collectives/channel/byte_channel.h"
@@ -51,7 +51,7 @@ class RefusalLog {
   void Report(std::string_view who, std::string_view why) {
     count_.fetch_add(1, std::memory_order_relaxed);
     if (!on_refusal_) return;
-    const absl::Time now = absl::Now();
+    const absl::Duration now = SteadyNow();
     lines_ = std::min(kBurst,
                       lines_ + absl::ToDoubleSeconds(now - last_) * kPerSecond);
     last_ = now;
@@ -79,7 +79,7 @@ class RefusalLog {
   const std::function<void(std::string)> on_refusal_;
   std::atomic<int64_t> count_ = 0;
   double lines_ = kBurst;
-  absl::Time last_ = absl::Now();
+  absl::Duration last_ = SteadyNow();
   int64_t unsaid_ = 0;
 };
 

@@ -62,6 +62,14 @@ std::string ShowKey(std::string_view key) {
                       key.size() > 80 ? "..." : "");
 }
 
+absl::Status CheckOwner(Rank rank, pid_t owner) {
+  if (owner == getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the store of rank ", rank.value(), " belongs to pid ",
+                   owner, ", not to its child ", getpid(),
+                   "; join the job after fork, not before"));
+}
+
 absl::Status CheckKey(std::string_view key) {
   if (!key.empty() && key.size() <= kMaxStoreKeyBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -474,24 +482,16 @@ TableStore::~TableStore() {
   if (pid_ == getpid()) table_->LeaveSeat(rank_, MemberState::kLeft);
 }
 
-absl::Status TableStore::CheckProcess() const {
-  if (pid_ == getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the store of rank ", rank_.value(), " belongs to pid ",
-                   pid_, ", not to its child ", getpid(),
-                   "; join the job after fork, not before"));
-}
-
 absl::Status TableStore::SetFor(int64_t reads, std::string_view key,
                                 std::string_view value, absl::Time) {
-  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  TESSERA_RETURN_IF_ERROR(CheckOwner(rank_, pid_));
   return table_->Set(reads, key, value);
 }
 
 absl::StatusOr<std::string> TableStore::GetFrom(Rank owner,
                                                 std::string_view key,
                                                 absl::Time deadline) {
-  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  TESSERA_RETURN_IF_ERROR(CheckOwner(rank_, pid_));
   auto value = WaitFor<absl::StatusOr<std::string>>(
       *table_, deadline, [&](StoreTable::GetDone done) {
         return table_->Get(owner, key, std::move(done));
@@ -503,7 +503,7 @@ absl::StatusOr<std::string> TableStore::GetFrom(Rank owner,
 
 absl::Status TableStore::Erase(std::string_view prefix,
                                std::span<const Rank> ranks, absl::Time) {
-  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  TESSERA_RETURN_IF_ERROR(CheckOwner(rank_, pid_));
   table_->Erase(prefix, ranks);
   return absl::OkStatus();
 }
@@ -511,7 +511,7 @@ absl::Status TableStore::Erase(std::string_view prefix,
 absl::StatusOr<MissingMembers> TableStore::AwaitAll(std::string_view prefix,
                                                     std::span<const Rank> ranks,
                                                     absl::Time deadline) {
-  TESSERA_RETURN_IF_ERROR(CheckProcess());
+  TESSERA_RETURN_IF_ERROR(CheckOwner(rank_, pid_));
   auto absence = WaitFor<absl::StatusOr<MissingMembers>>(
       *table_, deadline, [&](StoreTable::AwaitDone done) {
         return table_->AwaitAll(prefix, ranks, std::move(done));

@@ -5,10 +5,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "collectives/bootstrap/store.h"
 #include "topology/rank.h"
@@ -37,6 +41,10 @@ absl::Status CheckEntry(int64_t reads, std::string_view key,
 // out of range.
 absl::Status CheckRankList(std::string_view prefix, std::span<const Rank> ranks,
                            int64_t size);
+
+// FailedPrecondition if this process is not `owner`, which joined as `rank`,
+// but its child.
+absl::Status CheckOwner(Rank rank, pid_t owner);
 
 // The key in quotes, escaped and shortened, for error messages.
 std::string ShowKey(std::string_view key);
@@ -72,25 +80,25 @@ template <typename T>
 class OneShot {
  public:
   void Put(T value) {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     value_ = std::move(value);
+    is_there_.notify_all();
   }
 
   // Waits for the value; nullopt at the deadline.
   std::optional<T> Take(absl::Time deadline) {
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(this, &OneShot::IsThere),
-                             deadline);
+    const absl::Duration left =
+        std::min(deadline - absl::Now(), absl::Hours(24 * 365));
+    std::unique_lock lock(mutex_);
+    is_there_.wait_for(lock, absl::ToChronoNanoseconds(left),
+                       [this] { return value_.has_value(); });
     return std::exchange(value_, std::nullopt);
   }
 
  private:
-  bool IsThere() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return value_.has_value();
-  }
-
-  absl::Mutex mutex_;
-  std::optional<T> value_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::condition_variable is_there_;
+  std::optional<T> value_;
 };
 
 // The capacity of the table, for all ranks together.
@@ -221,8 +229,6 @@ class TableStore final : public Store {
  private:
   TableStore(std::shared_ptr<StoreTable> table, Rank rank)
       : table_(std::move(table)), rank_(rank) {}
-
-  absl::Status CheckProcess() const;
 
   const std::shared_ptr<StoreTable> table_;
   const Rank rank_;

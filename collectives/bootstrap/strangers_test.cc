@@ -16,6 +16,7 @@
 #include "collectives/bootstrap/tls_store.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
+#include "collectives/channel/testing/transfers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -72,14 +72,40 @@ absl::StatusOr<UniqueFd> ListenAt(const TlsStoreOptions& options,
                   "rank 0 must listen on an address of its own host");
 }
 
-absl::StatusOr<std::unique_ptr<ByteChannel>> ConnectOnce(
-    TlsContext& context, const SocketAddress& address,
-    const Deadline& deadline) {
+// Rank 0 may not listen yet, or its host name may not be known yet.
+bool MayTryAgain(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsNotFound(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+absl::StatusOr<std::unique_ptr<Store>> JoinAt(const SocketAddress& address,
+                                              const TlsStoreOptions& options,
+                                              TlsContext& context,
+                                              const Deadline& deadline) {
   TESSERA_ASSIGN_OR_RETURN(UniqueFd socket, Connect(address, deadline));
   if (address.family() == AF_UNIX) {
     TESSERA_RETURN_IF_ERROR(CheckSameUser(socket));
   }
-  return context.Wrap(std::move(socket));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<ByteChannel> channel,
+                           context.Wrap(std::move(socket)));
+  return StoreClient::Join(std::move(channel), options.rank, options.size,
+                           deadline);
+}
+
+// Tries each address of rank 0 once.
+absl::StatusOr<std::unique_ptr<Store>> TryToJoin(const TlsStoreOptions& options,
+                                                 TlsContext& context,
+                                                 const Deadline& deadline) {
+  TESSERA_ASSIGN_OR_RETURN(const auto addresses,
+                           AddressesOf(options, options.host, deadline));
+  absl::Status last;
+  for (const SocketAddress& address : addresses) {
+    absl::StatusOr<std::unique_ptr<Store>> store =
+        JoinAt(address, options, context, deadline);
+    if (store.ok() || !MayTryAgain(store.status())) return store;
+    last = store.status();
+  }
+  return last;
 }
 
 // Adds to an attempt's error how to fix it.
@@ -101,67 +127,6 @@ absl::Status ExplainFatal(const TlsStoreOptions& options,
   }
   return Annotate(status, who);
 }
-
-// Attempts to join until the deadline.
-class Caller {
- public:
-  Caller(const TlsStoreOptions& options, TlsContext& context,
-         const Deadline& deadline)
-      : options_(options), context_(context), deadline_(deadline) {}
-
-  absl::StatusOr<std::unique_ptr<Store>> Run() {
-    absl::Duration pause = kFirstPause;
-    while (true) {
-      absl::StatusOr<std::unique_ptr<Store>> store = TryAll();
-      if (store.ok()) return store;
-      if (!MayTryAgain(store.status())) {
-        return ExplainFatal(options_, store.status());
-      }
-      last_ = store.status();
-      if (deadline_.Expired()) return TooLate();
-      absl::SleepFor(std::min(pause, deadline_.Left()));
-      pause = std::min(pause * 2, kLongestPause);
-    }
-  }
-
- private:
-  // Rank 0 may not listen yet, or its host name may not be known yet.
-  static bool MayTryAgain(const absl::Status& status) {
-    return absl::IsUnavailable(status) || absl::IsNotFound(status) ||
-           absl::IsDeadlineExceeded(status);
-  }
-
-  absl::StatusOr<std::unique_ptr<Store>> TryAll() {
-    TESSERA_ASSIGN_OR_RETURN(const auto addresses,
-                             AddressesOf(options_, options_.host, deadline_));
-    absl::Status last;
-    for (const SocketAddress& address : addresses) {
-      absl::StatusOr<std::unique_ptr<Store>> store = Try(address);
-      if (store.ok() || !MayTryAgain(store.status())) return store;
-      last = store.status();
-    }
-    return last;
-  }
-
-  absl::StatusOr<std::unique_ptr<Store>> Try(const SocketAddress& address) {
-    TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<ByteChannel> channel,
-                             ConnectOnce(context_, address, deadline_));
-    return StoreClient::Join(std::move(channel), options_.rank, options_.size,
-                             deadline_);
-  }
-
-  absl::Status TooLate() const {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "rank ", options_.rank.value(), " of ", options_.size,
-        " did not reach rank 0 at ", PlaceOf(options_),
-        " in time; is rank 0 running? The last attempt: ", last_.message()));
-  }
-
-  const TlsStoreOptions& options_;
-  TlsContext& context_;
-  const Deadline& deadline_;
-  absl::Status last_;
-};
 
 }  // namespace
 
@@ -203,7 +168,23 @@ absl::StatusOr<std::unique_ptr<Store>> ConnectTlsStore(
                            TlsContext::Create(TlsContext::Role::kClient,
                                               options.job, options.secret));
   const Deadline until(deadline);
-  return Caller(options, *context, until).Run();
+  for (absl::Duration pause = kFirstPause;;
+       pause = std::min(pause * 2, kLongestPause)) {
+    absl::StatusOr<std::unique_ptr<Store>> store =
+        TryToJoin(options, *context, until);
+    if (store.ok()) return store;
+    if (!MayTryAgain(store.status())) {
+      return ExplainFatal(options, store.status());
+    }
+    if (until.Expired()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", options.rank.value(), " of ", options.size,
+                       " did not reach rank 0 at ", PlaceOf(options),
+                       " in time; is rank 0 running? The last attempt: ",
+                       store.status().message()));
+    }
+    absl::SleepFor(std::min(pause, until.Left()));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<Store>> OpenTlsStore(

@@ -46,8 +46,6 @@ int Deadline::PollMillis() const {
       absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))));
 }
 
-absl::Time Deadline::AsTime() const { return absl::Now() + Left(); }
-
 absl::StatusOr<bool> WaitReady(int fd, int16_t events,
                                const Deadline& deadline) {
   while (true) {

@@ -25,8 +25,6 @@ class Deadline {
   // The timeout for poll(2): rounded up, so that 0 means expired; at most an
   // hour.
   int PollMillis() const;
-  // The deadline in terms of the current wall clock.
-  absl::Time AsTime() const;
 
   friend bool operator<(const Deadline& a, const Deadline& b) {
     return a.nanos_ < b.nanos_;

@@ -37,18 +37,6 @@ TEST(RandomTest, HexHasTwoDigitsForAByte) {
   EXPECT_EQ(hex.find_first_not_of("0123456789abcdef"), std::string::npos);
 }
 
-TEST(SecretsEqualTest, ComparesEveryByte) {
-  const std::string secret = std::string("0123\0 4567", 10);
-  EXPECT_TRUE(SecretsEqual(secret, secret));
-  EXPECT_TRUE(SecretsEqual("", ""));
-  for (size_t i = 0; i < secret.size(); ++i) {
-    std::string other = secret;
-    other[i] = static_cast<char>(other[i] ^ 0x80);
-    EXPECT_FALSE(SecretsEqual(secret, other)) << i;
-    EXPECT_FALSE(SecretsEqual(secret, secret.substr(0, i))) << i;
-  }
-}
-
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;

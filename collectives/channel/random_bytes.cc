@@ -31,15 +31,4 @@ absl::StatusOr<std::string> RandomHex(size_t bytes) {
   return absl::BytesToHexString(raw);
 }
 
-bool SecretsEqual(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  volatile unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<unsigned char>(
-        difference |
-        (static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i])));
-  }
-  return difference == 0;
-}
-
 }  // namespace tessera::collectives

@@ -1,10 +1,9 @@
-// Random bytes for names and secrets, and their comparison.
+// Random bytes for names and secrets.
 #ifndef TESSERA_COLLECTIVES_CHANNEL_RANDOM_BYTES_H_
 #define TESSERA_COLLECTIVES_CHANNEL_RANDOM_BYTES_H_
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -16,9 +15,6 @@ absl::StatusOr<std::string> RandomBytes(size_t bytes);
 
 // `bytes` random bytes as 2 * `bytes` hexadecimal digits.
 absl::StatusOr<std::string> RandomHex(size_t bytes);
-
-// Compares two secrets in a time that depends only on their sizes.
-bool SecretsEqual(std::string_view a, std::string_view b);
 
 }  // namespace tessera::collectives
 

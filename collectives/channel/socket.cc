@@ -13,17 +13,16 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <memory>
+#include <future>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
 
@@ -55,28 +54,21 @@ Lookup LookUp(const std::string& host, int port, int flags) {
   return result;
 }
 
-// The result of a resolver thread.
-struct PendingLookup {
-  absl::Mutex mutex;
-  std::optional<Lookup> result ABSL_GUARDED_BY(mutex);
-};
-
 // The resolver has no deadline, so it runs on its own thread, which owns its
 // data and may outlive the wait.
 std::optional<Lookup> LookUpUntil(const std::string& host, int port,
                                   const Deadline& deadline) {
-  const auto pending = std::make_shared<PendingLookup>();
-  std::thread([pending, host, port] {
-    Lookup result = LookUp(host, port, 0);
-    absl::MutexLock lock(&pending->mutex);
-    pending->result = std::move(result);
+  std::promise<Lookup> promise;
+  std::future<Lookup> result = promise.get_future();
+  std::thread([promise = std::move(promise), host, port]() mutable {
+    promise.set_value(LookUp(host, port, 0));
   }).detach();
-  absl::MutexLock lock(&pending->mutex);
-  const auto ready = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    return pending->result.has_value();
-  };
-  pending->mutex.AwaitWithTimeout(absl::Condition(&ready), deadline.Left());
-  return std::move(pending->result);
+  const absl::Duration left = std::min(deadline.Left(), absl::Hours(24));
+  if (result.wait_for(absl::ToChronoNanoseconds(left)) !=
+      std::future_status::ready) {
+    return std::nullopt;
+  }
+  return result.get();
 }
 
 constexpr int kBacklog = 1024;
@@ -125,16 +117,6 @@ absl::Status FinishConnect(const UniqueFd& fd, const SocketAddress& address,
   socklen_t size = sizeof(error);
   getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error == 0 ? absl::OkStatus() : ConnectError(error, address);
-}
-
-bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
-absl::Status AwaitTransfer(const UniqueFd& socket, int16_t events,
-                           const Deadline& deadline) {
-  TESSERA_ASSIGN_OR_RETURN(const bool ready,
-                           WaitReady(socket.get(), events, deadline));
-  if (ready) return absl::OkStatus();
-  return absl::DeadlineExceededError("the other end did not answer in time");
 }
 
 constexpr int kAnyPort = 9;
@@ -371,42 +353,6 @@ absl::Status CheckSameUser(const UniqueFd& socket) {
   return absl::PermissionDeniedError(
       absl::StrCat("the other end is pid ", peer.pid, " of uid ", peer.uid,
                    "; only uid ", geteuid(), " may take part"));
-}
-
-absl::Status SendAll(const UniqueFd& socket, std::string_view bytes,
-                     const Deadline& deadline) {
-  while (!bytes.empty()) {
-    const ssize_t sent = send(socket.get(), bytes.data(), bytes.size(),
-                              MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(sent));
-    } else if (WouldBlock(errno)) {
-      TESSERA_RETURN_IF_ERROR(AwaitTransfer(socket, POLLOUT, deadline));
-    } else if (errno != EINTR) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot send: ", std::strerror(errno)));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
-                        const Deadline& deadline) {
-  while (!bytes.empty()) {
-    const ssize_t got =
-        recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(got));
-    } else if (got == 0) {
-      return absl::UnavailableError("the other end closed the connection");
-    } else if (WouldBlock(errno)) {
-      TESSERA_RETURN_IF_ERROR(AwaitTransfer(socket, POLLIN, deadline));
-    } else if (errno != EINTR) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot receive: ", std::strerror(errno)));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<int> FreePort(std::string_view host, const Deadline& deadline) {

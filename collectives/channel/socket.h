@@ -102,13 +102,6 @@ absl::StatusOr<PeerCredentials> CredentialsOf(const UniqueFd& socket);
 // PermissionDenied if the other end belongs to another user.
 absl::Status CheckSameUser(const UniqueFd& socket);
 
-// Wait until all of `bytes` is sent or filled. Unavailable if the other end
-// closed, DeadlineExceeded at the deadline.
-absl::Status SendAll(const UniqueFd& socket, std::string_view bytes,
-                     const Deadline& deadline);
-absl::Status ReceiveAll(const UniqueFd& socket, std::span<char> bytes,
-                        const Deadline& deadline);
-
 // A port of an address of this host that is currently free. Another process may
 // take it before the caller listens there. Errors as ResolveTcp and Listen.
 absl::StatusOr<int> FreePort(std::string_view host, const Deadline& deadline);

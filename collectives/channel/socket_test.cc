@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "collectives/channel/job_secret.h"
+#include "collectives/channel/testing/transfers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,6 +14,7 @@
 #include "collectives/channel/connection.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/socket.h"
+#include "collectives/channel/testing/transfers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/groups/agreement.h"
 #include "collectives/operation/operation.h"
 
 namespace tessera::collectives {
@@ -153,15 +154,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateDeviceEngine(
   const int64_t rank = host.rank().value();
   if (status.ok()) status = group->Join(rank, device);
   // No rank continues before all have joined.
-  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> joined,
-                           GatherFromAll(host, status.ok() ? 1 : 0));
-  TESSERA_RETURN_IF_ERROR(status);
-  for (size_t r = 0; r < joined.size(); ++r) {
-    if (joined[r] == 1) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cuda: rank ", r, " of ", host.name(),
-        " could not join the group on its device; its error says why"));
-  }
+  TESSERA_RETURN_IF_ERROR(AgreeOnStatus(host, status, host.options().timeout));
   return std::make_unique<CudaEngine>(std::move(group), rank, device);
 }
 

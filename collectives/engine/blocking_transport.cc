@@ -15,6 +15,10 @@ namespace tessera::collectives {
 namespace {
 
 constexpr size_t kInlineBytes = 4096;
+// Encrypted payloads are sent in pieces of this size.
+constexpr size_t kPieceBytes = size_t{128} << 10;
+// The most memory that a channel keeps for its next encrypted message.
+constexpr size_t kMostSpareBytes = size_t{64} << 20;
 
 // Gloo's own collectives use small kinds.
 uint64_t FrameSlot(Lane lane) {
@@ -28,9 +32,36 @@ uint64_t PayloadSlot(Lane lane, size_t bytes) {
 constexpr uint64_t kSilentSlot = uint64_t{0xff} << 56;
 
 struct Frame {
+  // Sent only if the rest is encrypted: the size of what follows, and its tag.
+  uint64_t text_bytes;
+  MessageCipher::Tag tag;
+
   MessageHeader header;
   std::array<std::byte, kInlineBytes> bytes;
 };
+constexpr size_t kSealBytes = offsetof(Frame, header);
+
+// The texts of an encrypted message.
+constexpr uint32_t kFrameText = 0;
+constexpr uint32_t kPayloadText = 1;
+
+std::byte* BytesOf(Frame& frame) {
+  return reinterpret_cast<std::byte*>(&frame);
+}
+
+absl::Status SealFrame(MessageCipher& cipher, Frame& frame, size_t bytes) {
+  std::byte* const text = BytesOf(frame) + kSealBytes;
+  frame.text_bytes = bytes;
+  TESSERA_RETURN_IF_ERROR(cipher.NextMessage());
+  TESSERA_RETURN_IF_ERROR(cipher.Begin(kFrameText));
+  TESSERA_RETURN_IF_ERROR(cipher.Add({text, bytes}, text));
+  return cipher.Seal(frame.tag);
+}
+
+// The size of the piece of a payload that begins at `at`.
+size_t PieceBytes(size_t payload_bytes, size_t at) {
+  return std::min(payload_bytes - at, kPieceBytes);
+}
 
 }  // namespace
 
@@ -49,14 +80,50 @@ BlockingGroup::BlockingGroup(Store& store, std::vector<Rank> members,
             members_.begin()) {}
 
 // Exchange first, so that missing ranks are known before connecting.
-absl::Status BlockingGroup::Meet(int64_t deadline) {
+absl::Status BlockingGroup::Meet(int64_t deadline,
+                                 std::unique_ptr<KeyExchange> keys) {
+  std::string mine = PeerTable::DescribeSelf();
+  if (keys != nullptr) absl::StrAppend(&mine, "\n", keys->public_key());
   TESSERA_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
+      std::vector<std::string> all,
       AllGather(store_, members_,
-                absl::StrCat("tessera/network/", id_, "/peers"),
-                PeerTable::DescribeSelf(), TimeOfDeadline(deadline)));
+                absl::StrCat("tessera/network/", id_, "/peers"), mine,
+                TimeOfDeadline(deadline)));
+  for (std::string& text : all) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    public_keys_.push_back(text.substr(std::min(end + 1, text.size())));
+    text.resize(end);
+  }
   peers_ = PeerTable::Of(all);
+  keys_ = std::move(keys);
+  for (const Rank rank : AllRanks(size())) {
+    const auto& key = public_keys_[static_cast<size_t>(rank.value())];
+    if (key.empty() != encrypts()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        Describe(encrypts() ? rank_ : rank), " encrypts its messages and ",
+        Describe(encrypts() ? rank : rank_),
+        " does not; encrypt on all ranks or on none"));
+  }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<MessageCipher>> BlockingGroup::CreateCipher(
+    Rank peer, Lane lane, Direction direction) const {
+  if (!encrypts()) return nullptr;
+  const bool sends = direction == Direction::kSend;
+  return keys_->CreateCipher(
+      public_keys_[static_cast<size_t>(peer.value())],
+      sends ? MessageCipher::Role::kSeal : MessageCipher::Role::kOpen,
+      absl::StrCat(id_, "/", (sends ? rank_ : peer).value(), "/",
+                   (sends ? peer : rank_).value(), "/",
+                   static_cast<int>(lane)));
+}
+
+std::string BlockingGroup::Describe(Rank peer) const {
+  const PeerReport& report =
+      peers_.reports()[static_cast<size_t>(peer.value())];
+  return absl::StrCat("rank ", peer.value(), " (host ", report.host, ", pid ",
+                      report.pid, ")");
 }
 
 std::vector<Rank> BlockingGroup::InJob(std::span<const Rank> members) const {
@@ -78,10 +145,7 @@ absl::Status BlockingGroup::Explain(const std::exception& error,
   }
   std::string message = "a connection was lost";
   if (peer.has_value()) {
-    const PeerReport& report =
-        peers_.reports()[static_cast<size_t>(peer->value())];
-    message = absl::StrCat("the connection to rank ", peer->value(), " (host ",
-                           report.host, ", pid ", report.pid, ") was lost");
+    message = absl::StrCat("the connection to ", Describe(*peer), " was lost");
   }
   if (context != nullptr) {
     message = absl::StrCat(DescribeSignature(context->signature()), ", while ",
@@ -108,15 +172,36 @@ void BlockingGroup::Abort(const absl::Status& reason) {
   }
 }
 
+void MovedMessages::Add() {
+  const std::lock_guard lock(mutex_);
+  ++count_;
+  changed_.notify_all();
+}
+
+uint64_t MovedMessages::count() {
+  const std::lock_guard lock(mutex_);
+  return count_;
+}
+
+void MovedMessages::Await(uint64_t seen, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return count_ != seen; });
+}
+
 struct MessageChannel::Message {
   MessageHeader mine;
   std::byte* data = nullptr;
   std::unique_ptr<Frame> frame;
+  bool has_frame = false;  // It has arrived.
+  // If encrypted, the payload that is sent, or the last piece received, and its
+  // tag.
+  std::vector<std::byte> sealed;
   // Declared after the memory that they use, to be destroyed before it.
   std::unique_ptr<BlockingGroup::Message> frame_message;
-  std::unique_ptr<BlockingGroup::Message> payload_message;
+  std::vector<std::unique_ptr<BlockingGroup::Message>> payload_messages;
 
-  bool is_inline() const { return mine.bytes <= int64_t{kInlineBytes}; }
+  size_t bytes() const { return static_cast<size_t>(mine.bytes); }
+  bool is_inline() const { return bytes() <= kInlineBytes; }
 };
 
 MessageChannel::~MessageChannel() {
@@ -124,72 +209,235 @@ MessageChannel::~MessageChannel() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
     changed_.notify_all();
+    if (peeked_ != nullptr) peeked_->frame_message->Interrupt();
   }
   if (worker_.joinable()) worker_.join();
 }
 
 bool MessageChannel::Idle() {
   const std::lock_guard lock(mutex_);
-  return pending_.empty() && !driven_;
+  return pending_.empty() && (!driven_ || peeked_ != nullptr);
+}
+
+absl::Status MessageChannel::CreateCipher() {
+  const std::lock_guard lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(group_.failure().status());
+  TESSERA_RETURN_IF_ERROR(status_);
+  if (!group_.encrypts() || cipher_ != nullptr) return absl::OkStatus();
+  TESSERA_ASSIGN_OR_RETURN(cipher_,
+                           group_.CreateCipher(peer_, lane_, direction_));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> MessageChannel::Start(const Signature& signature,
                                                std::byte* data, size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  TESSERA_RETURN_IF_ERROR(group_.failure().status());
-  TESSERA_RETURN_IF_ERROR(status_);
+  TESSERA_RETURN_IF_ERROR(CreateCipher());
+  const MessageHeader mine = {signature, static_cast<int64_t>(bytes)};
+  if (peeked_ != nullptr) return StartPeeked(mine, data);
   auto message = std::make_shared<Message>();
-  message->mine = {signature, static_cast<int64_t>(bytes)};
+  message->mine = mine;
   message->data = data;
-  TESSERA_RETURN_IF_ERROR(Post(*message));
+  try {
+    TESSERA_RETURN_IF_ERROR(PostFrame(*message));
+    TESSERA_RETURN_IF_ERROR(PostPayload(*message));
+  } catch (const std::exception& error) {
+    return group_.Explain(error, nullptr, peer_);
+  }
+  const std::lock_guard lock(mutex_);
   pending_.push_back(std::move(message));
   return ++started_;
 }
 
-absl::Status MessageChannel::Post(Message& message) {
-  // Not cleared; only the sent part matters.
-  message.frame.reset(new Frame);
-  const auto bytes = static_cast<size_t>(message.mine.bytes);
+// The receive takes the message whose frame has been posted for Peek.
+absl::StatusOr<uint64_t> MessageChannel::StartPeeked(const MessageHeader& mine,
+                                                     std::byte* data) {
+  peeked_->mine = mine;
+  peeked_->data = data;
   try {
-    if (direction_ == Direction::kReceive) {
-      message.frame_message = group_.Receive(
-          peer_, FrameSlot(lane_), message.frame.get(), sizeof(Frame));
-      if (message.is_inline()) return absl::OkStatus();
-      message.payload_message =
-          group_.Receive(peer_, PayloadSlot(lane_, bytes), message.data, bytes);
-      return absl::OkStatus();
-    }
-    const size_t inlined = message.is_inline() ? bytes : 0;
-    message.frame->header = message.mine;
-    if (inlined > 0) {
-      std::memcpy(message.frame->bytes.data(), message.data, inlined);
-    }
-    message.frame_message =
-        group_.Send(peer_, FrameSlot(lane_), message.frame.get(),
-                    sizeof(MessageHeader) + inlined);
-    if (message.is_inline()) return absl::OkStatus();
-    message.payload_message =
-        group_.Send(peer_, PayloadSlot(lane_, bytes), message.data, bytes);
+    TESSERA_RETURN_IF_ERROR(PostPayload(*peeked_));
   } catch (const std::exception& error) {
     return group_.Explain(error, nullptr, peer_);
+  }
+  const std::lock_guard lock(mutex_);
+  pending_.push_back(std::exchange(peeked_, nullptr));
+  return ++started_;
+}
+
+absl::StatusOr<std::optional<Signature>> MessageChannel::Peek() {
+  TESSERA_RETURN_IF_ERROR(CreateCipher());
+  if (peeked_ == nullptr) {
+    auto message = std::make_shared<Message>();
+    try {
+      TESSERA_RETURN_IF_ERROR(PostFrame(*message));
+    } catch (const std::exception& error) {
+      return group_.Explain(error, nullptr, peer_);
+    }
+    const std::lock_guard lock(mutex_);
+    peeked_ = std::move(message);
+    if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
+    changed_.notify_all();
+    return std::nullopt;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!peeked_->has_frame) return std::nullopt;
+  const MessageHeader& header = peeked_->frame->header;
+  const Signature& signature = header.signature;
+  const bool is_valid =
+      IsValid(signature.dtype) && header.bytes >= 0 &&
+      header.bytes % SizeInBytes(signature.dtype) == 0 &&
+      header.bytes / SizeInBytes(signature.dtype) == signature.count;
+  if (is_valid) return signature;
+  return absl::DataLossError(
+      absl::StrCat("a message of ", group_.Describe(peer_), " has ",
+                   header.bytes, " bytes for ", signature.count,
+                   " elements of type ", static_cast<int>(signature.dtype)));
+}
+
+// Messages begin with a frame.
+absl::Status MessageChannel::PostFrame(Message& message) {
+  // Not cleared; only the sent part matters.
+  message.frame.reset(new Frame);
+  Frame& frame = *message.frame;
+  const size_t skipped = cipher_ == nullptr ? kSealBytes : 0;
+  if (direction_ == Direction::kReceive) {
+    message.frame_message =
+        group_.Receive(peer_, FrameSlot(lane_), BytesOf(frame) + skipped,
+                       sizeof(Frame) - skipped);
+    return absl::OkStatus();
+  }
+  const size_t inlined = message.is_inline() ? message.bytes() : 0;
+  const size_t bytes = sizeof(MessageHeader) + inlined;
+  frame.header = message.mine;
+  if (inlined > 0) std::memcpy(frame.bytes.data(), message.data, inlined);
+  if (cipher_ != nullptr) {
+    TESSERA_RETURN_IF_ERROR(SealFrame(*cipher_, frame, bytes));
+  }
+  message.frame_message =
+      group_.Send(peer_, FrameSlot(lane_), BytesOf(frame) + skipped,
+                  kSealBytes - skipped + bytes);
+  return absl::OkStatus();
+}
+
+// Long ones have a payload.
+absl::Status MessageChannel::PostPayload(Message& message) {
+  if (message.is_inline()) return absl::OkStatus();
+  if (cipher_ != nullptr) return PostSealed(message);
+  PostPart(message, message.data, message.bytes());
+  return absl::OkStatus();
+}
+
+// Starts a part of the payload in the library.
+void MessageChannel::PostPart(Message& message, std::byte* data, size_t bytes) {
+  const uint64_t slot = PayloadSlot(lane_, message.bytes());
+  message.payload_messages.push_back(
+      direction_ == Direction::kSend
+          ? group_.Send(peer_, slot, data, bytes)
+          : group_.Receive(peer_, slot, data, bytes));
+}
+
+// All pieces but the last arrive where they are decrypted.
+absl::Status MessageChannel::PostSealed(Message& message) {
+  const bool sends = direction_ == Direction::kSend;
+  const size_t bytes = message.bytes();
+  const size_t sealed_bytes =
+      (sends ? bytes : std::min(bytes, kPieceBytes)) + sizeof(Frame::tag);
+  {
+    const std::lock_guard lock(mutex_);
+    message.sealed.swap(spare_);
+  }
+  if (message.sealed.size() < sealed_bytes) {
+    message.sealed = std::vector<std::byte>(sealed_bytes);
+  }
+  if (sends) TESSERA_RETURN_IF_ERROR(cipher_->Begin(kPayloadText));
+  for (size_t at = 0; at < bytes; at += kPieceBytes) {
+    const size_t size = PieceBytes(bytes, at);
+    const bool is_last = at + size == bytes;
+    std::byte* piece = message.data + at;
+    if (sends) {
+      piece = message.sealed.data() + at;
+      TESSERA_RETURN_IF_ERROR(
+          SealPiece({message.data + at, size}, is_last, piece));
+    } else if (is_last) {
+      piece = message.sealed.data();
+    }
+    PostPart(message, piece, size + (is_last ? sizeof(Frame::tag) : 0));
   }
   return absl::OkStatus();
 }
 
+// Writes the sealed piece, and the payload's tag after the last one.
+absl::Status MessageChannel::SealPiece(std::span<const std::byte> piece,
+                                       bool is_last, std::byte* to) {
+  TESSERA_RETURN_IF_ERROR(cipher_->Add(piece, to));
+  if (!is_last) return absl::OkStatus();
+  MessageCipher::Tag tag;
+  TESSERA_RETURN_IF_ERROR(cipher_->Seal(tag));
+  std::memcpy(to + piece.size(), tag.data(), sizeof(tag));
+  return absl::OkStatus();
+}
+
 // Waits in the library, which throws at the deadline.
-absl::Status MessageChannel::Await(Message& message, int64_t deadline) {
+absl::Status MessageChannel::AwaitFrame(Message& message, int64_t deadline) {
+  if (message.has_frame) return absl::OkStatus();
   message.frame_message->Wait(TimeUntil(deadline));
+  if (direction_ == Direction::kReceive && cipher_ != nullptr) {
+    return OpenFrame(message);
+  }
+  return absl::OkStatus();
+}
+
+// Waits for what follows the frame.
+absl::Status MessageChannel::AwaitRest(Message& message, int64_t deadline) {
   if (direction_ == Direction::kReceive) {
     TESSERA_RETURN_IF_ERROR(
         CheckHeader(message.mine, group_.rank(), message.frame->header, peer_));
+    if (message.is_inline() && message.bytes() > 0) {
+      std::memcpy(message.data, message.frame->bytes.data(), message.bytes());
+    } else if (!message.is_inline() && cipher_ != nullptr) {
+      return OpenPayload(message, deadline);
+    }
   }
-  if (!message.is_inline()) {
-    message.payload_message->Wait(TimeUntil(deadline));
-  } else if (direction_ == Direction::kReceive && message.mine.bytes > 0) {
-    std::memcpy(message.data, message.frame->bytes.data(),
-                static_cast<size_t>(message.mine.bytes));
+  for (const auto& part : message.payload_messages) {
+    part->Wait(TimeUntil(deadline));
   }
   return absl::OkStatus();
+}
+
+absl::Status MessageChannel::OpenFrame(Message& message) {
+  Frame& frame = *message.frame;
+  std::byte* const text = BytesOf(frame) + kSealBytes;
+  const size_t bytes = std::min(frame.text_bytes, sizeof(Frame) - kSealBytes);
+  TESSERA_RETURN_IF_ERROR(cipher_->NextMessage());
+  TESSERA_RETURN_IF_ERROR(cipher_->Begin(kFrameText));
+  TESSERA_RETURN_IF_ERROR(cipher_->Add({text, bytes}, text));
+  return Authenticate(frame.tag);
+}
+
+// Decrypts each piece while the next one arrives.
+absl::Status MessageChannel::OpenPayload(Message& message, int64_t deadline) {
+  const size_t bytes = message.bytes();
+  TESSERA_RETURN_IF_ERROR(cipher_->Begin(kPayloadText));
+  size_t at = 0;
+  size_t size = 0;
+  for (const auto& part : message.payload_messages) {
+    at += size;
+    size = PieceBytes(bytes, at);
+    std::byte* const to = message.data + at;
+    const bool is_last = at + size == bytes;
+    part->Wait(TimeUntil(deadline));
+    TESSERA_RETURN_IF_ERROR(
+        cipher_->Add({is_last ? message.sealed.data() : to, size}, to));
+  }
+  MessageCipher::Tag tag;
+  std::memcpy(tag.data(), message.sealed.data() + size, sizeof(tag));
+  return Authenticate(tag);
+}
+
+absl::Status MessageChannel::Authenticate(const MessageCipher::Tag& tag) {
+  const absl::Status status = cipher_->Open(tag);
+  if (status.ok()) return status;
+  return Annotate(status, absl::StrCat("a message of ", group_.Describe(peer_),
+                                       " is not authentic"));
 }
 
 // Waits for the oldest message, without the lock.
@@ -201,7 +449,8 @@ absl::Status MessageChannel::DriveFront(std::unique_lock<std::mutex>& lock,
   lock.unlock();
   absl::Status status;
   try {
-    status = Await(*message, deadline);
+    status = AwaitFrame(*message, deadline);
+    if (status.ok()) status = AwaitRest(*message, deadline);
   } catch (const std::exception& error) {
     status = group_.Explain(error, context, peer_);
   }
@@ -210,11 +459,35 @@ absl::Status MessageChannel::DriveFront(std::unique_lock<std::mutex>& lock,
   if (status.ok()) {
     pending_.pop_front();
     ++completed_;
+    if (message->sealed.size() > spare_.size() &&
+        message->sealed.size() <= kMostSpareBytes) {
+      message->sealed.swap(spare_);
+    }
   } else {
     status_ = status;
   }
   changed_.notify_all();
+  moved_.Add();
   return status;
+}
+
+// Waits for the frame of the message without a receive, without the lock.
+void MessageChannel::DrivePeeked(std::unique_lock<std::mutex>& lock) {
+  driven_ = true;
+  const std::shared_ptr<Message> message = peeked_;
+  lock.unlock();
+  absl::Status status;
+  try {
+    status = AwaitFrame(*message, std::numeric_limits<int64_t>::max());
+  } catch (const std::exception& error) {
+    status = group_.Explain(error, nullptr, peer_);
+  }
+  lock.lock();
+  driven_ = false;
+  message->has_frame = status.ok();
+  status_.Update(status);
+  changed_.notify_all();
+  moved_.Add();
 }
 
 absl::StatusOr<bool> MessageChannel::Test(uint64_t number) {
@@ -230,14 +503,22 @@ absl::StatusOr<bool> MessageChannel::Test(uint64_t number) {
 
 void MessageChannel::Work() {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const auto peeks = [this] {
+    return peeked_ != nullptr && !peeked_->has_frame;
+  };
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] {
-      return closing_ || (completed_ < tested_ && !driven_ && status_.ok());
+    changed_.wait(lock, [&] {
+      const bool has_work = peeks() || completed_ < tested_;
+      return closing_ || (has_work && !driven_ && status_.ok());
     });
     if (closing_) return;
-    // status_ keeps its error.
-    static_cast<void>(DriveFront(lock, kNever, nullptr));
+    if (peeks()) {
+      DrivePeeked(lock);
+    } else {
+      // status_ keeps its error.
+      static_cast<void>(DriveFront(lock, kNever, nullptr));
+    }
   }
 }
 
@@ -260,8 +541,9 @@ absl::Status MessageChannel::Wait(uint64_t number,
 
 BlockingTransport::BlockingTransport(std::shared_ptr<BlockingGroup> group)
     : group_(std::move(group)),
-      self_{SelfMessages(group_->rank()), SelfMessages(group_->rank())},
-      channels_(static_cast<size_t>(group_->size()) * kLaneCount * 2) {}
+      self_{SelfMessages(group_->rank()), SelfMessages(group_->rank()),
+            SelfMessages(group_->rank())},
+      channels_(static_cast<size_t>(group_->size()) * kLaneCountWithTags * 2) {}
 
 BlockingTransport::~BlockingTransport() {
   for (const std::unique_ptr<MessageChannel>& channel : channels_) {
@@ -282,14 +564,15 @@ absl::Status BlockingTransport::CheckStart(Rank peer) const {
 
 MessageChannel& BlockingTransport::ChannelOf(Rank peer, Lane lane,
                                              Direction direction) {
-  const auto index = (static_cast<size_t>(peer.value()) * kLaneCount +
+  const auto index = (static_cast<size_t>(peer.value()) * kLaneCountWithTags +
                       static_cast<size_t>(lane)) *
                          2 +
                      static_cast<size_t>(direction);
   const std::lock_guard lock(channels_mutex_);
   std::unique_ptr<MessageChannel>& channel = channels_[index];
   if (channel == nullptr) {
-    channel = std::make_unique<MessageChannel>(*group_, peer, lane, direction);
+    channel = std::make_unique<MessageChannel>(*group_, peer, lane, direction,
+                                               moved_);
   }
   return *channel;
 }
@@ -350,8 +633,34 @@ absl::Status BlockingTransport::Wait(std::span<const Request> requests,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<Signature>> BlockingTransport::Peek(Rank from,
+                                                                 Lane lane) {
+  TESSERA_RETURN_IF_ERROR(CheckStart(from));
+  if (from == rank()) return SelfOn(lane).Peek();
+  return ChannelOf(from, lane, Direction::kReceive).Peek();
+}
+
+absl::Status BlockingTransport::WaitUntil(
+    OperationContext& context, absl::FunctionRef<bool()> ready,
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+  // The failure of a group without messages in flight moves none.
+  constexpr std::chrono::milliseconds kLongest(20);
+  while (true) {
+    const uint64_t moved = moved_.count();
+    if (ready()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(group_->failure().status());
+    if (context.Expired()) break;
+    moved_.Await(moved, std::min(kLongest, TimeUntil(context.deadline())));
+  }
+  std::vector<int64_t> numbers;
+  missing(numbers);
+  const std::vector<Rank> ranks(numbers.begin(), numbers.end());
+  return group_->peers().Missing(context, rank(), ranks);
+}
+
 void BlockingTransport::Abort(const absl::Status& reason) {
   for (SelfMessages& messages : self_) messages.Fail(reason);
+  moved_.Add();
 }
 
 }  // namespace tessera::collectives

@@ -66,6 +66,14 @@ struct EnqueueCall {
   SourcePlace place = SourcePlace::current();
 };
 
+// A collective that Engine::Plan has planned.
+class OperationPlan {
+ public:
+  virtual ~OperationPlan() = default;
+  // Like Engine::Run.
+  virtual absl::Status Run() = 0;
+};
+
 // Moves the bytes of one rank in one group (threads, shared memory, MPI, Gloo,
 // NCCL, or your own). Users hold a Communicator, which runs on an engine.
 //
@@ -116,6 +124,15 @@ class Engine {
   // of Transport::Wait; after an error the group is broken.
   virtual absl::Status Run(const Operation& operation,
                            OperationContext& context) = 0;
+
+  // Plans a valid collective that Implements and runs many times on the same
+  // buffers. Null: there is no faster way than Run. `operation` and `context`,
+  // whose number and deadline change with each run, outlive the plan. Other
+  // ranks may run the same operation by Run.
+  virtual std::unique_ptr<OperationPlan> Plan(const Operation& /*operation*/,
+                                              OperationContext& /*context*/) {
+    return nullptr;
+  }
 
   // True if the engine enqueues operations on a device.
   virtual bool enqueues() const { return false; }

@@ -18,26 +18,16 @@ CollectiveLane::~CollectiveLane() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool CollectiveLane::TryEnter() {
+void CollectiveLane::LeaveToJobs() {
   const std::lock_guard lock(mutex_);
-  if (busy_ || !jobs_.empty()) return false;
-  busy_ = true;
-  return true;
-}
-
-void CollectiveLane::Leave() {
-  const std::lock_guard lock(mutex_);
-  busy_ = false;
-  if (!jobs_.empty()) {
-    changed_.notify_all();
-  } else {
-    idle_.notify_all();
-  }
+  state_.fetch_and(~kHeld, std::memory_order_release);
+  changed_.notify_all();
 }
 
 void CollectiveLane::Push(std::function<void()> job) {
   const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
+  state_.fetch_or(kQueued, std::memory_order_relaxed);
   if (!thread_.joinable()) thread_ = std::thread([this] { RunJobs(); });
   changed_.notify_all();
 }
@@ -46,25 +36,19 @@ void CollectiveLane::RunJobs() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] {
-      return (!busy_ && !jobs_.empty()) || (closing_ && jobs_.empty());
+      const bool held = state_.load(std::memory_order_acquire) & kHeld;
+      return jobs_.empty() ? closing_ : !held;
     });
     if (jobs_.empty()) return;
-    busy_ = true;
     std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
     job();
     job = nullptr;  // Destroying its captures may take locks.
     lock.lock();
-    busy_ = false;
-    if (jobs_.empty()) idle_.notify_all();
+    // Callers may enter again.
+    if (jobs_.empty()) state_.store(kIdle, std::memory_order_release);
   }
-}
-
-bool CollectiveLane::AwaitIdle(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  return idle_.wait_until(lock, deadline,
-                          [this] { return !busy_ && jobs_.empty(); });
 }
 
 // One direction of an operation.

@@ -4,7 +4,6 @@
 #define TESSERA_COLLECTIVES_ENGINE_LANES_H_
 
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -41,24 +40,35 @@ class CollectiveLane {
   CollectiveLane& operator=(const CollectiveLane&) = delete;
 
   // Returns true if the lane is idle; then the caller holds it until Leave.
-  bool TryEnter();
-  void Leave();
+  // Both take no lock unless jobs are queued.
+  bool TryEnter() {
+    int state = kIdle;
+    return state_.compare_exchange_strong(state, kHeld,
+                                          std::memory_order_acquire);
+  }
+  void Leave() {
+    int state = kHeld;
+    if (!state_.compare_exchange_strong(state, kIdle,
+                                        std::memory_order_release)) {
+      LeaveToJobs();
+    }
+  }
 
   // Runs `job` after all earlier jobs.
   void Push(std::function<void()> job);
 
-  // Waits until no job is queued and no caller holds the lane. Returns false at
-  // the deadline.
-  bool AwaitIdle(std::chrono::steady_clock::time_point deadline);
-
  private:
+  // Bits of state_. kQueued, set under the mutex, keeps callers out and makes
+  // the one that holds the lane wake its thread.
+  static constexpr int kIdle = 0, kHeld = 1, kQueued = 2;
+
+  void LeaveToJobs();
   void RunJobs();
 
+  std::atomic<int> state_ = kIdle;
   std::mutex mutex_;
   std::condition_variable changed_;  // Wakes the lane's own thread.
-  std::condition_variable idle_;
   std::deque<std::function<void()>> jobs_;
-  bool busy_ = false;
   bool closing_ = false;
   std::thread thread_;
 };

@@ -74,30 +74,6 @@ TEST(CollectiveLaneTest, BlockingAndStartedCallsShareTheLane) {
   lane.Leave();
 }
 
-TEST(CollectiveLaneTest, AwaitIdleWaitsForJobsAndCallers) {
-  using std::chrono::milliseconds;
-  using std::chrono::steady_clock;
-  CollectiveLane lane;
-  EXPECT_TRUE(lane.AwaitIdle(steady_clock::now()));
-  std::atomic<bool> may_end = false, ran = false;
-  ASSERT_TRUE(lane.TryEnter());
-  EXPECT_FALSE(lane.TryEnter());
-  lane.Push([&] {
-    ran = true;
-    while (!may_end) std::this_thread::yield();
-  });
-  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
-  EXPECT_FALSE(ran);
-  lane.Leave();
-  EXPECT_FALSE(lane.AwaitIdle(steady_clock::now() + milliseconds(30)));
-  EXPECT_FALSE(lane.TryEnter());
-  may_end = true;
-  EXPECT_TRUE(lane.AwaitIdle(steady_clock::now() + std::chrono::seconds(30)));
-  EXPECT_TRUE(ran);
-  EXPECT_TRUE(lane.TryEnter());
-  lane.Leave();
-}
-
 }  // namespace
 
 }  // namespace tessera::collectives

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "base/fnv1a.h"
 #include "base/status_macros.h"
+#include "base/tensor/memory.h"
 #include "collectives/engine/operation_context.h"
 
 namespace tessera::collectives {
@@ -72,6 +73,13 @@ void SelfMessages::Match() {
   changed_.notify_all();
 }
 
+absl::StatusOr<std::optional<Signature>> SelfMessages::Peek() const {
+  const std::lock_guard lock(mutex_);
+  TESSERA_RETURN_IF_ERROR(status_);
+  if (out_.empty()) return std::nullopt;
+  return out_.front().signature;
+}
+
 absl::StatusOr<bool> SelfMessages::Test(uint64_t number) const {
   const std::lock_guard lock(mutex_);
   if (number <= matched_) return true;
@@ -98,27 +106,11 @@ void SelfMessages::Fail(const absl::Status& reason) {
   changed_.notify_all();
 }
 
-namespace {
-
-class OrdinaryMemory : public SharedMemory {
- public:
-  absl::Status Allocate(int64_t bytes) {
-    TESSERA_ASSIGN_OR_RETURN(bytes_, owner_.Allocate(bytes));
-    if (bytes > 0) std::memset(bytes_.data(), 0, bytes_.size());
-    return absl::OkStatus();
-  }
-  std::span<std::byte> bytes() const override { return bytes_; }
-
- private:
-  Scratch owner_;
-  std::span<std::byte> bytes_;
-};
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<SharedMemory>> AllocateOrdinary(int64_t bytes) {
-  auto memory = std::make_unique<OrdinaryMemory>();
-  TESSERA_RETURN_IF_ERROR(memory->Allocate(bytes));
+  TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<SharedMemory> memory,
+                           AllocateSharedFrom(HostMemory(), bytes));
+  const std::span<std::byte> zeroed = memory->bytes();
+  if (!zeroed.empty()) std::memset(zeroed.data(), 0, zeroed.size());
   return memory;
 }
 

@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -138,6 +139,9 @@ class SelfMessages {
                                      std::span<const std::byte> bytes);
   absl::StatusOr<uint64_t> StartReceive(const Signature& expected,
                                         std::span<std::byte> bytes);
+
+  // The signature of the next message without a started receive.
+  absl::StatusOr<std::optional<Signature>> Peek() const;
 
   // Returns true if message `number` has been copied.
   absl::StatusOr<bool> Test(uint64_t number) const;

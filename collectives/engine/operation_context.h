@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -120,6 +122,18 @@ class OperationContext {
   bool in_rank_order() const { return in_rank_order_; }
   bool Expired() const { return MonotonicNanos() >= deadline_; }
 
+  // An operation that runs many times (Communicator::Prepare) begins the run of
+  // this number. It does not know its deadline until BeginWait, which calls
+  // `on_wait` for it, so that a run that only spins reads no clock.
+  void BeginRun(uint64_t sequence, const std::function<int64_t()>* on_wait) {
+    signature_.sequence = sequence;
+    on_wait_ = on_wait;
+  }
+  // Engines call it before a wait that is longer than a spin.
+  void BeginWait() {
+    if (on_wait_ != nullptr) deadline_ = (*std::exchange(on_wait_, nullptr))();
+  }
+
   // Sets the phase, in the word given to PublishTo if there is one.
   void Enter(Phase phase, uint32_t peer = PhaseWord::kNoPeer) {
     published_->store(PhaseWord(phase, peer).bits(), std::memory_order_relaxed);
@@ -147,6 +161,7 @@ class OperationContext {
   Scratch& scratch_;
   const uint32_t label_;
   const bool in_rank_order_;
+  const std::function<int64_t()>* on_wait_ = nullptr;
   std::atomic<uint32_t> own_phase_ = 0;
   std::atomic<uint32_t>* published_ = &own_phase_;
 };

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/engine/operation_context.h"
@@ -164,20 +166,43 @@ void TaggedMessages::TakeEarly(Early& early) {
 // error fails all messages.
 bool TaggedMessages::Move() {
   bool moved = false;
+  size_t lost = 0;  // Ranks that can send no more.
   for (size_t r = 0; r < peers_.size() && failure_.ok(); ++r) {
     Peer& peer = peers_[r];
+    const Rank rank(static_cast<int64_t>(r));
     absl::StatusOr<bool> sent = MoveSends(peer);
     if (sent.ok()) {
       moved = moved || *sent;
-      sent = MoveArrivals(Rank(static_cast<int64_t>(r)), peer);
+      sent = MoveArrivals(rank, peer);
+      const bool is_needed = peer.arrival || IsAwaited(rank, /*by_any=*/false);
+      if (!sent.ok() && !is_needed && ++lost + 1 < peers_.size()) continue;
     }
     if (!sent.ok()) {
-      FailAll(sent.status());
+      FailAll(Explain(sent.status(), rank, peer));
       return true;
     }
     moved = moved || *sent;
   }
   return moved;
+}
+
+// Adds which message of this rank failed.
+absl::Status TaggedMessages::Explain(const absl::Status& error, Rank rank,
+                                     const Peer& peer) const {
+  const bool sends = !peer.sends.empty();
+  Pointer message = sends ? peer.sends.front() : nullptr;
+  if (peer.arrival && !sends) message = peer.arrival->receive;
+  for (const Pointer& receive : posted_) {
+    const bool may_be = receive->peer_ == rank || receive->peer_ == kAnySource;
+    if (message == nullptr && may_be) message = receive;
+  }
+  if (message == nullptr) return error;
+  const std::string text = DescribeSignature(message->record_.signature);
+  if (absl::StrContains(error.message(), text)) return error;
+  return Annotate(
+      error, absl::StrCat(text, ", while ",
+                          sends ? "sending to rank " : "receiving from rank ",
+                          rank.value()));
 }
 
 absl::StatusOr<bool> TaggedMessages::MoveSends(Peer& peer) {
@@ -194,11 +219,12 @@ absl::StatusOr<bool> TaggedMessages::MoveSends(Peer& peer) {
   return moved;
 }
 
-bool TaggedMessages::IsAwaited(Rank from) const {
-  return std::any_of(
-      posted_.begin(), posted_.end(), [&](const Pointer& receive) {
-        return receive->peer_ == kAnySource || receive->peer_ == from;
-      });
+bool TaggedMessages::IsAwaited(Rank from, bool by_any) const {
+  return std::any_of(posted_.begin(), posted_.end(),
+                     [&](const Pointer& receive) {
+                       return receive->peer_ == from ||
+                              (by_any && receive->peer_ == kAnySource);
+                     });
 }
 
 absl::StatusOr<bool> TaggedMessages::MoveArrivals(Rank from, Peer& peer) {

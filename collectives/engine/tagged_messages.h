@@ -4,8 +4,8 @@
 // A receive takes the first message with its tag from its source, in the order
 // in which that rank sent them. A message that arrives before its receive is
 // kept in memory of this process, so that messages with other tags can pass it.
-// A send completes when the receiver has taken the message from the channel,
-// short ones at once.
+// A send completes when the receiver has taken the message from the channel;
+// short ones through shared memory at once.
 //
 // A waiting thread moves the messages of the whole group. A background thread,
 // created when first needed, moves started messages that no thread waits for,
@@ -13,7 +13,8 @@
 // every 200 us while nothing moves.
 //
 // A receive from any rank fails if a rank has died or all other ranks have
-// left.
+// left. Over a network, which does not tell one from the other, it fails if the
+// connections to all other ranks are lost.
 //
 // Needs a transport that can peek. Thread-safe.
 #ifndef TESSERA_COLLECTIVES_ENGINE_TAGGED_MESSAGES_H_
@@ -136,12 +137,14 @@ class TaggedMessages {
   absl::Status PostReceive(const Pointer& message);
   // The next four hold the mutex.
   bool Move();
+  absl::Status Explain(const absl::Status& error, Rank rank,
+                       const Peer& peer) const;
   absl::StatusOr<bool> MoveSends(Peer& peer);
   absl::StatusOr<bool> MoveArrivals(Rank from, Peer& peer);
   absl::Status Accept(Rank from, Peer& peer, const Signature& signature);
   absl::Status CheckFits(Rank from, const Signature& signature,
                          const TaggedMessage& receive) const;
-  bool IsAwaited(Rank from) const;
+  bool IsAwaited(Rank from, bool by_any = true) const;
   void TakeEarly(Early& early);
   void Complete(const Pointer& message, absl::Status status);
   void FailAll(const absl::Status& reason);

@@ -83,7 +83,8 @@ class Transport {
   virtual bool CanPeek() const { return false; }
 
   // The signature of the next message of a channel without a started receive,
-  // if its beginning has arrived. Never waits.
+  // if its beginning has arrived. Never waits. An error says that the rank can
+  // send no more; it may have left.
   virtual absl::StatusOr<std::optional<Signature>> Peek(Rank /*from*/,
                                                         Lane /*lane*/) {
     return absl::UnimplementedError("this transport cannot peek");

@@ -1,4 +1,5 @@
 // The conformance suite on threads connected by TCP over loopback.
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,12 +15,13 @@ namespace {
 
 // The engines of a world are created together.
 absl::StatusOr<std::vector<std::unique_ptr<Engine>>> GlooEngines(
-    const std::vector<std::unique_ptr<Store>>& stores) {
+    const std::vector<std::unique_ptr<Store>>& stores,
+    const GlooOptions& options) {
   std::vector<absl::StatusOr<std::unique_ptr<Engine>>> created(stores.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < created.size(); ++r) {
     threads.emplace_back(
-        [&, r] { created[r] = CreateGlooEngine(*stores[r], {}); });
+        [&, r] { created[r] = CreateGlooEngine(*stores[r], options); });
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<std::unique_ptr<Engine>> engines;
@@ -29,14 +31,15 @@ absl::StatusOr<std::vector<std::unique_ptr<Engine>>> GlooEngines(
   return engines;
 }
 
-EngineUnderTest Gloo() {
+EngineUnderTest Gloo(const std::string& name, bool encrypt) {
   EngineUnderTest engine;
-  engine.name = "Gloo";
-  engine.run = [](int64_t ranks, const RankBody& body,
-                  const CommunicatorOptions& options) {
+  engine.name = name;
+  engine.run = [encrypt](int64_t ranks, const RankBody& body,
+                         const CommunicatorOptions& options) {
     const auto stores = MakeInProcessStores(ranks);
     if (!stores.ok()) return std::vector{stores.status()};
-    return RunRanksOn(GlooEngines(*stores), body, options);
+    return RunRanksOn(GlooEngines(*stores, {.encrypt = encrypt}), body,
+                      options);
   };
   engine.most_ranks = 5;
   engine.largest_count = 20'011;
@@ -45,7 +48,9 @@ EngineUnderTest Gloo() {
   return engine;
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ConformanceTest, ::testing::Values(Gloo()),
+INSTANTIATE_TEST_SUITE_P(Threads, ConformanceTest,
+                         ::testing::Values(Gloo("Gloo", false),
+                                           Gloo("Encrypted", true)),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -311,7 +311,10 @@ class GlooEngine final
   using LibraryEngine::LibraryEngine;
 
   std::string_view name() const override { return "gloo"; }
-  bool Implements(OpKind kind) const override { return GlooImplements(kind); }
+  // Gloo's collectives do not encrypt.
+  bool Implements(OpKind kind) const override {
+    return GlooImplements(kind) && !group_->encrypts();
+  }
   absl::Status Run(const Operation& operation,
                    OperationContext& context) override {
     return RunGlooCollective(*group_, operation, context);

@@ -5,14 +5,16 @@
 //       auto engine, CreateGlooEngine(*job.store, {.interface = "eth0"}));
 //
 // Implements every collective except reduce_scatter, which runs as one of
-// Tessera's algorithms over Gloo's messages. Uses Tessera's reduction kernels,
-// so f16 and bf16 accumulate as in other engines. Ranks may be threads of one
-// process.
+// Tessera's algorithms over Gloo's messages, as all do with encryption. Uses
+// Tessera's reduction kernels, so f16 and bf16 accumulate as in other engines.
+// Ranks may be threads of one process.
 //
 // Errors. A rank that dies causes Unavailable at once on its peers; a late rank
 // causes DeadlineExceeded. Both, and an abort, close all connections of the
 // group, which is how Gloo ends waits and notifies other ranks. Buffers are not
 // accessed after that.
+//
+// A process that does not handle SIGPIPE ignores it from then on.
 //
 // Threads: Gloo has one thread for all groups of a world. Every channel end on
 // which asynchronous messages are started has one more.
@@ -32,7 +34,6 @@ namespace tessera::collectives {
 struct GlooOptions {
   // The address on which this rank listens: an interface ("eth0") or, if that
   // is empty, a host name or IP address. Other hosts cannot reach loopback.
-  // Gloo's connections are neither encrypted nor authenticated.
   std::string interface = "";
   std::string hostname = "127.0.0.1";
 
@@ -45,6 +46,13 @@ struct GlooOptions {
   // Otherwise they time out. Messages are always checked. Must be equal on all
   // ranks.
   bool check_signatures = false;
+
+  // Encrypts and authenticates all messages with AES-256-GCM, under keys that
+  // the ranks exchange through the store (channel/message_cipher.h). All
+  // collectives then are Tessera's algorithms. Needs as much memory as the
+  // messages being sent. Must be equal on all ranks. Without it connections are
+  // neither encrypted nor authenticated.
+  bool encrypt = false;
 
   // The longest time to wait for the other ranks when creating the engine.
   absl::Duration timeout = absl::Seconds(30);

@@ -5,6 +5,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <net/if.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cctype>
@@ -15,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/channel/message_cipher.h"
 #include "collectives/engine/library_engine.h"
 
 namespace tessera::collectives {
@@ -90,10 +92,19 @@ absl::Status CheckInterface(const std::string& interface) {
                    "\"; this machine has ", known.empty() ? "none" : known));
 }
 
+// Gloo writes to a connection whose peer may just have died, which would end a
+// process that leaves SIGPIPE as it is.
+void SurviveBrokenConnections() {
+  struct sigaction action = {};
+  if (sigaction(SIGPIPE, nullptr, &action) != 0) return;
+  if (action.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> CreateGlooDevice(
     const GlooOptions& options) {
+  SurviveBrokenConnections();
   TESSERA_RETURN_IF_ERROR(CheckInterface(options.interface));
   gloo::transport::tcp::attr attributes;
   attributes.iface = options.interface;
@@ -119,9 +130,12 @@ class BufferMessage : public BlockingGroup::Message {
       : buffer_(std::move(buffer)), direction_(direction) {}
 
   void Wait(std::chrono::milliseconds timeout) override {
-    direction_ == Direction::kSend ? buffer_->waitSend(timeout)
-                                   : buffer_->waitRecv(timeout);
+    const bool is_complete = direction_ == Direction::kSend
+                                 ? buffer_->waitSend(timeout)
+                                 : buffer_->waitRecv(timeout);
+    if (!is_complete) throw std::runtime_error("the wait was interrupted");
   }
+  void Interrupt() override { buffer_->abortWaitRecv(); }
 
  private:
   const std::unique_ptr<Buffer> buffer_;
@@ -155,7 +169,13 @@ absl::StatusOr<std::shared_ptr<GlooGroup>> GlooGroup::Connect(
     int64_t deadline) {
   const std::shared_ptr<GlooGroup> group(
       new GlooGroup(store, std::move(members), id, std::move(device), options));
-  TESSERA_RETURN_IF_ERROR(group->Meet(deadline), Annotate(_, "gloo"));
+  std::unique_ptr<KeyExchange> keys;
+  if (options.encrypt) {
+    // The store authenticates the public keys.
+    TESSERA_ASSIGN_OR_RETURN(keys, KeyExchange::Create(/*secret=*/""));
+  }
+  TESSERA_RETURN_IF_ERROR(group->Meet(deadline, std::move(keys)),
+                          Annotate(_, "gloo"));
   if (group->size() > 1) {
     TESSERA_RETURN_IF_ERROR(group->ConnectAll(deadline), Annotate(_, "gloo"));
   }

@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineSetup& setup) {
   reader.Read("hostname", options.hostname);
   reader.Read("name", options.name);
   reader.Read("check_signatures", options.check_signatures);
+  reader.Read("encrypt", options.encrypt);
   reader.Read("timeout", options.timeout);
   TESSERA_RETURN_IF_ERROR(reader.Finish());
   if (setup.store == nullptr) {

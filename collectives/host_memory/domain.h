@@ -28,7 +28,7 @@ using DomainOffset = uint64_t;
 // there may be thousands of them.
 inline constexpr int64_t kWorldNoteSlots = 64;
 inline constexpr int64_t kGroupNoteSlots = 8;
-inline constexpr int64_t kNoteBytes = 312;
+inline constexpr int64_t kNoteBytes = 568;
 inline constexpr int kMostPieces = 8;
 inline constexpr int kHistory = 4;
 
@@ -51,7 +51,7 @@ struct alignas(64) NoteSlot {
   std::atomic<uint64_t> flag;
   std::byte payload[kNoteBytes];
 };
-static_assert(sizeof(NoteSlot) == 320);
+static_assert(sizeof(NoteSlot) == 576);
 
 // A signature that other ranks may read at any time. The first word (the
 // sequence number) is written last and read before and after the others.

@@ -72,6 +72,7 @@ void Group::Leave() {
 absl::Status Group::AwaitLong(OperationContext& context,
                               absl::FunctionRef<bool()> ready,
                               Missing missing) {
+  context.BeginWait();
   int64_t start = MonotonicNanos();
   uint64_t stores = stores_.load(std::memory_order_relaxed);
   int64_t next_check = start + kCheckEveryNs;

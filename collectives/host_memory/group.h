@@ -60,20 +60,24 @@ class Group {
   template <typename Ready, typename Missing>
   absl::Status Await(OperationContext& context, const Ready& ready,
                      const Missing& missing) {
-    const int64_t limit = spin_limit_.load(std::memory_order_relaxed);
-    for (int64_t i = 0; i < limit; ++i) {
-      if (ready()) {
-        if (limit < spins_) LearnSpins(2 * limit);
-        return absl::OkStatus();
-      }
-      SpinPause();
-    }
-    LearnSpins(limit / 2);
+    if (Spin(ready)) return absl::OkStatus();
     return AwaitLong(context, ready, missing);
   }
 
+  // Like Await, after a store (release) that every awaited rank waits for in
+  // turn. Wakes sleeping ranks only when the spin has ended, so that the spin's
+  // loads do not wait for the store.
+  template <typename Ready, typename Missing>
+  absl::Status AwaitEachOther(OperationContext& context, const Ready& ready,
+                              const Missing& missing) {
+    const bool spun = Spin(ready);
+    FenceStores();
+    Wake();
+    return spun ? absl::OkStatus() : AwaitLong(context, ready, missing);
+  }
+
   // Wakes sleeping ranks. Call it after every store that a peer may wait for;
-  // the store must be sequentially consistent.
+  // the store must be sequentially consistent, or a fence must follow it.
   void Wake() {
     stores_.store(stores_.load(std::memory_order_relaxed) + 1,
                   std::memory_order_relaxed);
@@ -85,7 +89,8 @@ class Group {
   // OK, or the error that broke the group.
   absl::Status Whole() const {
     const auto& state = block_.header().broken.state;
-    if (state.load(std::memory_order_acquire) != BrokenRecord::kBroken) {
+    // Sequentially consistent, so that a rank that is about to sleep sees it.
+    if (state.load(std::memory_order_seq_cst) != BrokenRecord::kBroken) {
       return absl::OkStatus();
     }
     return BrokenStatus();
@@ -114,6 +119,30 @@ class Group {
 
  private:
   using Missing = absl::FunctionRef<void(std::vector<int64_t>&)>;
+
+  template <typename Ready>
+  bool Spin(const Ready& ready) {
+    const int64_t limit = spin_limit_.load(std::memory_order_relaxed);
+    for (int64_t i = 0; i < limit; ++i) {
+      if (ready()) {
+        if (limit < spins_) LearnSpins(2 * limit);
+        return true;
+      }
+      SpinPause();
+    }
+    LearnSpins(limit / 2);
+    return false;
+  }
+
+  // Orders earlier stores before the load of the sleepers.
+  void FenceStores() {
+#if defined(__SANITIZE_THREAD__)
+    // ThreadSanitizer does not know fences.
+    stores_.fetch_add(1, std::memory_order_seq_cst);
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
 
   // Adapts the number of spins: fewer after spinning failed, for example
   // because the peer shares this processor, more after it succeeded.

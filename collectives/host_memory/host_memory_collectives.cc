@@ -47,7 +47,36 @@ void RunAlone(const Call& call) {
   Combine(call.whole, source, destination, operation.output.count);
 }
 
+// Ranks of an uneven all_to_all do not know each other's sizes.
+bool SizesDiffer(const Operation& operation) {
+  return operation.kind == OpKind::kAllToAll && operation.uneven();
+}
+
+// Runs an operation by notes.
+class NotePlan final : public OperationPlan {
+ public:
+  NotePlan(const Operation& operation, OperationContext& context,
+           CollectiveState& state)
+      : call_(operation, context, state) {}
+
+  bool Fits() const { return call_.ranks > 1 && FitsNotes(call_); }
+  absl::Status Run() override {
+    TESSERA_RETURN_IF_ERROR(call_.state.group.Whole());
+    return RunByNotes(call_);
+  }
+
+ private:
+  Call call_;
+};
+
 }  // namespace
+
+std::unique_ptr<OperationPlan> HostMemoryCollectives::Plan(
+    const Operation& operation, OperationContext& context) {
+  auto plan = std::make_unique<NotePlan>(operation, context, state_);
+  if (SizesDiffer(operation) || !plan->Fits()) return nullptr;
+  return plan;
+}
 
 absl::Status HostMemoryCollectives::Run(const Operation& operation,
                                         OperationContext& context) {
@@ -57,10 +86,7 @@ absl::Status HostMemoryCollectives::Run(const Operation& operation,
     RunAlone(call);
     return absl::OkStatus();
   }
-  // Ranks of an uneven all_to_all do not know each other's sizes.
-  const bool sizes_differ =
-      operation.kind == OpKind::kAllToAll && operation.uneven();
-  if (sizes_differ) return RunStaged(call);
+  if (SizesDiffer(operation)) return RunStaged(call);
   if (FitsNotes(call)) return RunByNotes(call);
   if (call.bytes >= state_.group.tuning().zero_copy_bytes &&
       history_.Asks(operation.kind, call.bytes)) {

@@ -2,7 +2,7 @@
 // other's memory.
 //
 //   condition                                 method
-//   message fits into notes (up to 312 bytes) notes
+//   message fits into notes (up to 568 bytes) notes
 //   large, all buffers accessible             zero copy
 //   otherwise                                 staged through windows
 //
@@ -14,8 +14,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/status/status.h"
+#include "collectives/engine/engine.h"
 #include "collectives/host_memory/call.h"
 #include "collectives/host_memory/group.h"
 #include "collectives/operation/operation.h"
@@ -76,6 +78,10 @@ class HostMemoryCollectives {
 
   // Executes a valid collective. Call it between Group::Enter and Group::Leave.
   absl::Status Run(const Operation& operation, OperationContext& context);
+
+  // Engine::Plan: plans operations that fit into notes.
+  std::unique_ptr<OperationPlan> Plan(const Operation& operation,
+                                      OperationContext& context);
 
  private:
   CollectiveState state_;

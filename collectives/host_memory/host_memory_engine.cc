@@ -56,9 +56,10 @@ absl::Status ValidateTuning(const Tuning& tuning, int64_t ranks) {
                       absl::StrCat("a multiple of 64, at least ", 64 * ranks,
                                    " for ", ranks, " ranks"));
   }
-  if (tuning.pieces < 2 || tuning.pieces > kMostPieces) {
+  // An all_reduce shows a piece before it finishes with the one two before.
+  if (tuning.pieces < 3 || tuning.pieces > kMostPieces) {
     return OutOfRange("pieces", tuning.pieces,
-                      absl::StrCat("2 to ", kMostPieces, " are allowed"));
+                      absl::StrCat("3 to ", kMostPieces, " are allowed"));
   }
   if (tuning.one_shot_bytes < 0 || tuning.one_shot_bytes > tuning.piece_bytes) {
     return OutOfRange("one_shot_bytes", tuning.one_shot_bytes,

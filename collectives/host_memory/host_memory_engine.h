@@ -44,6 +44,10 @@ class HostMemoryEngine : public Engine {
                    OperationContext& context) override {
     return collectives_->Run(operation, context);
   }
+  std::unique_ptr<OperationPlan> Plan(const Operation& operation,
+                                      OperationContext& context) override {
+    return collectives_->Plan(operation, context);
+  }
   Transport* transport() override { return transport_.get(); }
   absl::StatusOr<std::unique_ptr<Engine>> CreateSubgroup(
       std::span<const Rank> members, uint32_t group, int64_t deadline) override;

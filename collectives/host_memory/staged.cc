@@ -12,9 +12,19 @@ namespace tessera::collectives::host_memory {
 
 namespace {
 
-absl::Status WriteNote(Call& call, const std::byte* payload, int64_t bytes) {
+// The first `bytes` bytes of the input.
+std::span<const std::byte> InputOf(const Call& call, int64_t bytes) {
+  return {call.input(), static_cast<size_t>(bytes)};
+}
+
+absl::Status WriteNote(Call& call, int64_t bytes) {
   return call.state.notes.Write(call.context, call.fingerprint,
-                                std::span(payload, static_cast<size_t>(bytes)));
+                                InputOf(call, bytes));
+}
+
+absl::Status ExchangeNotes(Call& call, int64_t bytes) {
+  return call.state.notes.Exchange(call.context, call.fingerprint,
+                                   InputOf(call, bytes));
 }
 
 // Reduces elements [first, first + count) of all notes into `output`.
@@ -29,15 +39,13 @@ void CombineNotes(const Call& call, int64_t first, int64_t count,
 }
 
 absl::Status AllReduceNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(WriteNote(call, call.input(), call.bytes));
-  TESSERA_RETURN_IF_ERROR(
-      call.state.notes.AwaitAll(call.context, call.fingerprint));
+  TESSERA_RETURN_IF_ERROR(ExchangeNotes(call, call.bytes));
   CombineNotes(call, 0, call.operation.output.count, call.output());
   return absl::OkStatus();
 }
 
 absl::Status ReduceNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(WriteNote(call, call.input(), call.bytes));
+  TESSERA_RETURN_IF_ERROR(WriteNote(call, call.bytes));
   if (!call.IsRoot()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(
       call.state.notes.AwaitAll(call.context, call.fingerprint));
@@ -46,9 +54,7 @@ absl::Status ReduceNotes(Call& call) {
 }
 
 absl::Status ReduceScatterNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(WriteNote(call, call.input(), call.bytes));
-  TESSERA_RETURN_IF_ERROR(
-      call.state.notes.AwaitAll(call.context, call.fingerprint));
+  TESSERA_RETURN_IF_ERROR(ExchangeNotes(call, call.bytes));
   const Blocks blocks = InputBlocks(call.operation, call.ranks);
   CombineNotes(call, blocks.offset(call.me), blocks.count(call.me),
                call.output());
@@ -57,13 +63,15 @@ absl::Status ReduceScatterNotes(Call& call) {
 
 // all_gather and gather.
 absl::Status GatherNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(
-      WriteNote(call, call.input(), call.operation.input.bytes()));
-  if (call.operation.kind == OpKind::kGather && !call.IsRoot()) {
-    return absl::OkStatus();
+  const int64_t bytes = call.operation.input.bytes();
+  if (call.operation.kind == OpKind::kAllGather) {
+    TESSERA_RETURN_IF_ERROR(ExchangeNotes(call, bytes));
+  } else {
+    TESSERA_RETURN_IF_ERROR(WriteNote(call, bytes));
+    if (!call.IsRoot()) return absl::OkStatus();
+    TESSERA_RETURN_IF_ERROR(
+        call.state.notes.AwaitAll(call.context, call.fingerprint));
   }
-  TESSERA_RETURN_IF_ERROR(
-      call.state.notes.AwaitAll(call.context, call.fingerprint));
   const Blocks blocks = OutputBlocks(call.operation, call.ranks);
   for (int64_t rank = 0; rank < call.ranks; ++rank) {
     CopyBytes(call.output() + blocks.offset(rank) * call.element,
@@ -78,7 +86,7 @@ absl::Status SpreadNotes(Call& call) {
   const int64_t mine = call.operation.output.bytes();
   const int64_t offset = scatters ? call.me * mine : 0;
   if (call.IsRoot()) {
-    TESSERA_RETURN_IF_ERROR(WriteNote(call, call.input(), call.bytes));
+    TESSERA_RETURN_IF_ERROR(WriteNote(call, call.bytes));
     Move(call.output(), call.input() + offset, mine);
     return absl::OkStatus();
   }
@@ -90,9 +98,7 @@ absl::Status SpreadNotes(Call& call) {
 }
 
 absl::Status AllToAllNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(WriteNote(call, call.input(), call.bytes));
-  TESSERA_RETURN_IF_ERROR(
-      call.state.notes.AwaitAll(call.context, call.fingerprint));
+  TESSERA_RETURN_IF_ERROR(ExchangeNotes(call, call.bytes));
   const int64_t block = call.bytes / call.ranks;
   for (int64_t rank = 0; rank < call.ranks; ++rank) {
     CopyBytes(call.output() + rank * block,
@@ -101,10 +107,7 @@ absl::Status AllToAllNotes(Call& call) {
   return absl::OkStatus();
 }
 
-absl::Status BarrierNotes(Call& call) {
-  TESSERA_RETURN_IF_ERROR(WriteNote(call, nullptr, 0));
-  return call.state.notes.AwaitAll(call.context, call.fingerprint);
-}
+absl::Status BarrierNotes(Call& call) { return ExchangeNotes(call, 0); }
 
 absl::Status Dispatch(Call& call) {
   switch (call.operation.kind) {

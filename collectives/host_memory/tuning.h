@@ -14,7 +14,7 @@ struct Tuning {
   // last-level cache.
   int64_t piece_bytes = 128 << 10;
 
-  // Number of pieces in a window, 2 to 8; more pieces let ranks run further
+  // Number of pieces in a window, 3 to 8; more pieces let ranks run further
   // apart.
   int64_t pieces = 4;
 

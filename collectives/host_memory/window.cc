@@ -14,19 +14,20 @@ absl::Status Notes::AwaitAll(OperationContext& context, uint32_t fingerprint) {
   int64_t next = 0;
   const int64_t size = group_.size();
   uint64_t seen = 0;
-  TESSERA_RETURN_IF_ERROR(group_.Await(
-      context,
-      [&] {
-        for (; next < size; ++next) {
-          seen = SlotOf(next).flag.load(std::memory_order_seq_cst);
-          if (!IsRound(seen, round_)) return false;
-          if (FingerprintIn(seen) != fingerprint) return true;
-        }
-        return true;
-      },
-      [&](std::vector<int64_t>& missing) {
-        ListMissing(next, size, missing);
-      }));
+  const auto ready = [&] {
+    for (; next < size; ++next) {
+      seen = SlotOf(next).flag.load(std::memory_order_seq_cst);
+      if (!IsRound(seen, round_)) return false;
+      if (FingerprintIn(seen) != fingerprint) return true;
+    }
+    return true;
+  };
+  const auto missing = [&](std::vector<int64_t>& ranks) {
+    ListMissing(next, size, ranks);
+  };
+  TESSERA_RETURN_IF_ERROR(exchanged_round_ == round_
+                              ? group_.AwaitEachOther(context, ready, missing)
+                              : group_.Await(context, ready, missing));
   return next == size ? absl::OkStatus() : group_.Mismatch(context, next);
 }
 

@@ -18,14 +18,19 @@ namespace tessera::collectives::host_memory {
 
 // Messages of up to kNoteBytes to all ranks, each stored behind its own flag.
 //
-//   notes.Write(context, fingerprint, payload);  // This rank's note.
-//   notes.AwaitAll(context, fingerprint);        // All notes of the round.
-//   notes.Of(2);                                 // Rank 2's payload.
-//   notes.FinishRound();                         // Done reading.
+//   notes.Exchange(context, fingerprint, payload);  // All write and await all.
+//   notes.Of(2);                                    // Rank 2's payload.
+//   notes.FinishRound();                            // Done reading.
 //
-// All ranks go through the same rounds. In a round a rank may write a note,
-// await some, or do neither. A writer may be ahead of the slowest reader by the
-// number of slots.
+// All ranks go through the same rounds. In a round either every rank calls
+// Exchange, or a rank may write a note, await some, or do neither. A writer may
+// be ahead of the slowest reader by the number of slots.
+//
+// The floor of an exchange is the way of one cache line from the core of the
+// last rank to each other core, and of the lines behind the first, which move
+// together: while ranks wait, their next notes return to their own caches, and
+// no other word is shared. A rank that has seen all notes of a round knows that
+// all ranks have read the rounds before it.
 class Notes {
  public:
   explicit Notes(Group& group)
@@ -36,15 +41,26 @@ class Notes {
   // `fingerprint` identifies the call.
   absl::Status Write(OperationContext& context, uint32_t fingerprint,
                      std::span<const std::byte> payload) {
-    if (round_ >= safe_round_) {
-      TESSERA_RETURN_IF_ERROR(AwaitFreeSlot(context));
-    }
-    NoteSlot& slot = SlotOf(group_.rank());
-    if (!payload.empty()) {
-      std::memcpy(slot.payload, payload.data(), payload.size());
-    }
-    slot.flag.store(FlagOf(round_, fingerprint), std::memory_order_seq_cst);
+    TESSERA_RETURN_IF_ERROR(
+        Store(context, fingerprint, payload, std::memory_order_seq_cst));
     group_.Wake();
+    return absl::OkStatus();
+  }
+
+  // Publishes this rank's note and waits for those of all ranks.
+  absl::Status Exchange(OperationContext& context, uint32_t fingerprint,
+                        std::span<const std::byte> payload) {
+    TESSERA_RETURN_IF_ERROR(
+        Store(context, fingerprint, payload, std::memory_order_release));
+    OwnNextNote(payload.size());
+    exchanged_round_ = round_;
+    TESSERA_RETURN_IF_ERROR(AwaitAll(context, fingerprint));
+    // The lines behind the flags, all at once.
+    for (int64_t peer = 0; peer < group_.size(); ++peer) {
+      for (size_t at = 64; at < sizeof(uint64_t) + payload.size(); at += 64) {
+        __builtin_prefetch(Of(peer) + at - sizeof(uint64_t));
+      }
+    }
     return absl::OkStatus();
   }
 
@@ -70,15 +86,46 @@ class Notes {
   const std::byte* Of(int64_t peer) const { return SlotOf(peer).payload; }
 
   void FinishRound() {
-    ++round_;
+    if (exchanged_round_ == round_++) {
+      safe_round_ = exchanged_round_ + slots_;
+      return;
+    }
     group_.mine().notes_done.value.store(round_, std::memory_order_seq_cst);
     // Only a writer that waits for a free slot sleeps on this counter.
     group_.Wake();
   }
 
  private:
+  // Stores this rank's note, and then its flag with `order`.
+  absl::Status Store(OperationContext& context, uint32_t fingerprint,
+                     std::span<const std::byte> payload,
+                     std::memory_order order) {
+    if (round_ >= safe_round_) {
+      TESSERA_RETURN_IF_ERROR(AwaitFreeSlot(context));
+    }
+    NoteSlot& slot = SlotOf(group_.rank());
+    if (!payload.empty()) {
+      std::memcpy(slot.payload, payload.data(), payload.size());
+    }
+    slot.flag.store(FlagOf(round_, fingerprint), order);
+    return absl::OkStatus();
+  }
+
   NoteSlot& SlotOf(int64_t peer) const {
     return group_.block().notes(peer)[round_ % slots_];
+  }
+  // While this rank waits, the cache lines of its next note, as long as this
+  // one, move from the caches of their last readers to its own.
+  void OwnNextNote(size_t bytes) {
+    const auto* const next = reinterpret_cast<const std::byte*>(
+        &group_.block().notes(group_.rank())[(round_ + 1) % slots_]);
+    for (size_t at = 0; at < sizeof(uint64_t) + bytes; at += 64) {
+#if defined(__x86_64__)
+      asm volatile("prefetchw %0" : : "m"(next[at]));
+#else
+      __builtin_prefetch(next + at, /*rw=*/1);
+#endif
+    }
   }
   absl::Status AwaitFreeSlot(OperationContext& context);
   void ListMissing(int64_t from, int64_t to,
@@ -87,6 +134,7 @@ class Notes {
   Group& group_;
   const uint64_t slots_;
   uint64_t round_ = 1;
+  uint64_t exchanged_round_ = 0;  // The round of the last exchange.
   // All ranks have read the slots of rounds before this.
   uint64_t safe_round_ = slots_;
 };

@@ -81,9 +81,7 @@ bool Suffices(const Call& call, int64_t rank, const OffsetNote& note) {
 absl::Status AwaitEnd(Call& call) {
   call.context.Enter(Phase::kLeaving);
   TESSERA_RETURN_IF_ERROR(
-      call.state.notes.Write(call.context, call.fingerprint, {}));
-  TESSERA_RETURN_IF_ERROR(
-      call.state.notes.AwaitAll(call.context, call.fingerprint));
+      call.state.notes.Exchange(call.context, call.fingerprint, {}));
   call.state.notes.FinishRound();
   return absl::OkStatus();
 }
@@ -197,9 +195,8 @@ absl::Status MoveWithRoot(Call& call, const Reachable& reachable) {
 absl::StatusOr<Reachable> ExchangeOffsets(Call& call) {
   Notes& notes = call.state.notes;
   const OffsetNote mine = MyOffsets(call);
-  TESSERA_RETURN_IF_ERROR(notes.Write(call.context, call.fingerprint,
-                                      std::as_bytes(std::span(&mine, 1))));
-  TESSERA_RETURN_IF_ERROR(notes.AwaitAll(call.context, call.fingerprint));
+  TESSERA_RETURN_IF_ERROR(notes.Exchange(call.context, call.fingerprint,
+                                         std::as_bytes(std::span(&mine, 1))));
   const Domain& domain = call.state.group.domain();
   Reachable reachable;
   reachable.enough = true;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -47,13 +48,15 @@ struct MpiCall {
   }
   int limit() const { return group.options().largest_count; }
 
-  // `start(request)` begins the non-blocking form of an MPI call, `block()` is
-  // its blocking form.
-  template <typename Start, typename Block>
-  absl::Status Do(const char* name, const Start& start, const Block& block) {
-    if (group.options().blocking) return MpiStatus(block(), name);
+  // Calls an MPI function in its blocking form `block`, or in its non-blocking
+  // form `start`, which takes a request after the same arguments.
+  template <typename Start, typename... Arguments>
+  absl::Status Do(const char* name, const Start& start,
+                  int (*block)(Arguments...),
+                  std::type_identity_t<Arguments>... arguments) {
+    if (group.options().blocking) return MpiStatus(block(arguments...), name);
     MPI_Request request = MPI_REQUEST_NULL;
-    TESSERA_RETURN_IF_ERROR(MpiStatus(start(&request), name));
+    TESSERA_RETURN_IF_ERROR(MpiStatus(start(arguments..., &request), name));
     return Annotate(group.Await({&request, 1}, context), name);
   }
 
@@ -141,21 +144,15 @@ absl::Status MpiCall::Exchange(std::span<const BlockOf<const void>> out,
 using Out = std::vector<BlockOf<const void>>;
 using In = std::vector<BlockOf<void>>;
 
-// Sends block r of `buffer` to every rank r.
-Out OutBlocks(ConstBuffer buffer, const Blocks& blocks) {
-  Out out;
+// Block r of `buffer` for every rank r.
+template <typename Void>
+std::vector<BlockOf<Void>> BlocksOf(BasicBuffer<Void> buffer,
+                                    const Blocks& blocks) {
+  std::vector<BlockOf<Void>> result;
   for (int r = 0; r < blocks.ranks(); ++r) {
-    out.push_back({r, buffer.Slice(blocks.offset(r), blocks.count(r))});
+    result.push_back({r, buffer.Slice(blocks.offset(r), blocks.count(r))});
   }
-  return out;
-}
-
-In InBlocks(Buffer buffer, const Blocks& blocks) {
-  In in;
-  for (int r = 0; r < blocks.ranks(); ++r) {
-    in.push_back({r, buffer.Slice(blocks.offset(r), blocks.count(r))});
-  }
-  return in;
+  return result;
 }
 
 // Sends the same block to every rank.
@@ -179,54 +176,12 @@ absl::Status MpiBroadcast(MpiCall& call) {
   for (Piece piece : Pieces(output.count, call.limit())) {
     void* const start =
         Buffer(data, 0, output.dtype).Slice(piece.first, 0).data;
-    TESSERA_RETURN_IF_ERROR(call.Do(
-        "MPI_Ibcast",
-        [&](MPI_Request* request) {
-          return MPI_Ibcast(start, piece.length, call.type(), call.root(),
-                            call.comm(), request);
-        },
-        [&] {
-          return MPI_Bcast(start, piece.length, call.type(), call.root(),
-                           call.comm());
-        }));
+    TESSERA_RETURN_IF_ERROR(call.Do("MPI_Ibcast", MPI_Ibcast, MPI_Bcast, start,
+                                    piece.length, call.type(), call.root(),
+                                    call.comm()));
   }
   if (data != output.data) CopyBytes(output.data, data, output.bytes());
   return absl::OkStatus();
-}
-
-absl::Status AllGatherEven(MpiCall& call, const void* input, int count) {
-  void* const output = call.operation.output.data;
-  return call.Do(
-      "MPI_Iallgather",
-      [&](MPI_Request* request) {
-        return MPI_Iallgather(input, count, call.type(), output, count,
-                              call.type(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Allgather(input, count, call.type(), output, count,
-                             call.type(), call.comm());
-      });
-}
-
-absl::Status AllGatherUneven(MpiCall& call, const void* input, int count,
-                             const Blocks& blocks) {
-  std::vector<int> counts, offsets;
-  for (int r = 0; r < call.size(); ++r) {
-    counts.push_back(static_cast<int>(blocks.count(r)));
-    offsets.push_back(static_cast<int>(blocks.offset(r)));
-  }
-  void* const output = call.operation.output.data;
-  return call.Do(
-      "MPI_Iallgatherv",
-      [&](MPI_Request* request) {
-        return MPI_Iallgatherv(input, count, call.type(), output, counts.data(),
-                               offsets.data(), call.type(), call.comm(),
-                               request);
-      },
-      [&] {
-        return MPI_Allgatherv(input, count, call.type(), output, counts.data(),
-                              offsets.data(), call.type(), call.comm());
-      });
 }
 
 absl::Status MpiAllGather(MpiCall& call) {
@@ -235,14 +190,25 @@ absl::Status MpiAllGather(MpiCall& call) {
   if (blocks.total() == 0) return absl::OkStatus();
   if (blocks.total() > call.limit()) {
     return call.Exchange(ToAll(input, call.size()),
-                         InBlocks(call.operation.output, blocks));
+                         BlocksOf(call.operation.output, blocks));
   }
   const bool in_place =
       IsOwnBlock(input, call.operation.output, blocks.offset(call.rank()));
   const void* const send = in_place ? MPI_IN_PLACE : input.data;
   const int count = static_cast<int>(input.count);
-  return call.operation.uneven() ? AllGatherUneven(call, send, count, blocks)
-                                 : AllGatherEven(call, send, count);
+  void* const output = call.operation.output.data;
+  if (!call.operation.uneven()) {
+    return call.Do("MPI_Iallgather", MPI_Iallgather, MPI_Allgather, send, count,
+                   call.type(), output, count, call.type(), call.comm());
+  }
+  std::vector<int> counts, offsets;
+  for (int r = 0; r < call.size(); ++r) {
+    counts.push_back(static_cast<int>(blocks.count(r)));
+    offsets.push_back(static_cast<int>(blocks.offset(r)));
+  }
+  return call.Do("MPI_Iallgatherv", MPI_Iallgatherv, MPI_Allgatherv, send,
+                 count, call.type(), output, counts.data(), offsets.data(),
+                 call.type(), call.comm());
 }
 
 absl::Status MpiGather(MpiCall& call) {
@@ -252,23 +218,16 @@ absl::Status MpiGather(MpiCall& call) {
   const Blocks blocks = Blocks::Even(call.size(), input.count);
   if (input.count > call.limit()) {
     return call.Exchange(Out{{call.root(), input}},
-                         call.is_root() ? InBlocks(output, blocks) : In());
+                         call.is_root() ? BlocksOf(output, blocks) : In());
   }
   const int count = static_cast<int>(input.count);
   const void* const send =
       call.is_root() && IsOwnBlock(input, output, blocks.offset(call.rank()))
           ? MPI_IN_PLACE
           : input.data;
-  return call.Do(
-      "MPI_Igather",
-      [&](MPI_Request* request) {
-        return MPI_Igather(send, count, call.type(), output.data, count,
-                           call.type(), call.root(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Gather(send, count, call.type(), output.data, count,
-                          call.type(), call.root(), call.comm());
-      });
+  return call.Do("MPI_Igather", MPI_Igather, MPI_Gather, send, count,
+                 call.type(), output.data, count, call.type(), call.root(),
+                 call.comm());
 }
 
 absl::Status MpiScatter(MpiCall& call) {
@@ -278,7 +237,7 @@ absl::Status MpiScatter(MpiCall& call) {
   if (output.count == 0) return absl::OkStatus();
   const Blocks blocks = Blocks::Even(call.size(), output.count);
   if (output.count > call.limit()) {
-    return call.Exchange(call.is_root() ? OutBlocks(input, blocks) : Out(),
+    return call.Exchange(call.is_root() ? BlocksOf(input, blocks) : Out(),
                          In{{call.root(), output}});
   }
   const int count = static_cast<int>(output.count);
@@ -286,16 +245,9 @@ absl::Status MpiScatter(MpiCall& call) {
       call.is_root() && IsOwnBlock(output, input, blocks.offset(call.rank()))
           ? MPI_IN_PLACE
           : output.data;
-  return call.Do(
-      "MPI_Iscatter",
-      [&](MPI_Request* request) {
-        return MPI_Iscatter(input.data, count, call.type(), receive, count,
-                            call.type(), call.root(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Scatter(input.data, count, call.type(), receive, count,
-                           call.type(), call.root(), call.comm());
-      });
+  return call.Do("MPI_Iscatter", MPI_Iscatter, MPI_Scatter, input.data, count,
+                 call.type(), receive, count, call.type(), call.root(),
+                 call.comm());
 }
 
 absl::Status MpiAllToAll(MpiCall& call) {
@@ -312,29 +264,18 @@ absl::Status MpiAllToAll(MpiCall& call) {
       CopyBytes(copy.data(), input.data, input.bytes());
       input.data = copy.data();
     }
-    return call.Exchange(OutBlocks(input, out), InBlocks(output, in));
+    return call.Exchange(BlocksOf(input, out), BlocksOf(output, in));
   }
   if (input.count == 0) return absl::OkStatus();
   const int count = static_cast<int>(out.count(0));
   const void* const send =
       input.data == output.data ? MPI_IN_PLACE : input.data;
-  return call.Do(
-      "MPI_Ialltoall",
-      [&](MPI_Request* request) {
-        return MPI_Ialltoall(send, count, call.type(), output.data, count,
-                             call.type(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Alltoall(send, count, call.type(), output.data, count,
-                            call.type(), call.comm());
-      });
+  return call.Do("MPI_Ialltoall", MPI_Ialltoall, MPI_Alltoall, send, count,
+                 call.type(), output.data, count, call.type(), call.comm());
 }
 
 absl::Status MpiBarrier(MpiCall& call) {
-  return call.Do(
-      "MPI_Ibarrier",
-      [&](MPI_Request* request) { return MPI_Ibarrier(call.comm(), request); },
-      [&] { return MPI_Barrier(call.comm()); });
+  return call.Do("MPI_Ibarrier", MPI_Ibarrier, MPI_Barrier, call.comm());
 }
 
 // The send operand: MPI_IN_PLACE if source and target are equal.
@@ -366,16 +307,9 @@ absl::Status ReducePieces(MpiCall& call, ConstBuffer input, void* output,
             ? Buffer(output, 0, input.dtype).Slice(piece.first, 0).data
             : nullptr;
     const void* const send = SendPointer(from, to);
-    TESSERA_RETURN_IF_ERROR(call.Do(
-        "MPI_Ireduce",
-        [&](MPI_Request* request) {
-          return MPI_Ireduce(send, to, piece.length, call.type(), call.op(),
-                             root, call.comm(), request);
-        },
-        [&] {
-          return MPI_Reduce(send, to, piece.length, call.type(), call.op(),
-                            root, call.comm());
-        }));
+    TESSERA_RETURN_IF_ERROR(call.Do("MPI_Ireduce", MPI_Ireduce, MPI_Reduce,
+                                    send, to, piece.length, call.type(),
+                                    call.op(), root, call.comm()));
   }
   return absl::OkStatus();
 }
@@ -389,16 +323,9 @@ absl::Status MpiAllReduce(MpiCall& call) {
     const void* const from = input.Slice(piece.first, 0).data;
     void* const to = output.Slice(piece.first, 0).data;
     const void* const send = SendPointer(from, to);
-    TESSERA_RETURN_IF_ERROR(call.Do(
-        "MPI_Iallreduce",
-        [&](MPI_Request* request) {
-          return MPI_Iallreduce(send, to, piece.length, call.type(), call.op(),
-                                call.comm(), request);
-        },
-        [&] {
-          return MPI_Allreduce(send, to, piece.length, call.type(), call.op(),
-                               call.comm());
-        }));
+    TESSERA_RETURN_IF_ERROR(call.Do("MPI_Iallreduce", MPI_Iallreduce,
+                                    MPI_Allreduce, send, to, piece.length,
+                                    call.type(), call.op(), call.comm()));
   }
   Finish(call.operation.reduction, output, call.size());
   return absl::OkStatus();
@@ -428,36 +355,6 @@ absl::Status ReduceBlocks(MpiCall& call, ConstBuffer input,
   return absl::OkStatus();
 }
 
-absl::Status ReduceScatterEven(MpiCall& call, const void* input, int count,
-                               void* output) {
-  return call.Do(
-      "MPI_Ireduce_scatter_block",
-      [&](MPI_Request* request) {
-        return MPI_Ireduce_scatter_block(input, output, count, call.type(),
-                                         call.op(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Reduce_scatter_block(input, output, count, call.type(),
-                                        call.op(), call.comm());
-      });
-}
-
-absl::Status ReduceScatterUneven(MpiCall& call, const void* input,
-                                 void* output) {
-  const std::vector<int> counts(call.operation.counts.begin(),
-                                call.operation.counts.end());
-  return call.Do(
-      "MPI_Ireduce_scatter",
-      [&](MPI_Request* request) {
-        return MPI_Ireduce_scatter(input, output, counts.data(), call.type(),
-                                   call.op(), call.comm(), request);
-      },
-      [&] {
-        return MPI_Reduce_scatter(input, output, counts.data(), call.type(),
-                                  call.op(), call.comm());
-      });
-}
-
 absl::Status MpiReduceScatter(MpiCall& call) {
   const Buffer output = call.operation.output;
   const Blocks blocks = InputBlocks(call.operation, call.size());
@@ -476,10 +373,17 @@ absl::Status MpiReduceScatter(MpiCall& call) {
   if (blocks.total() > call.limit()) {
     TESSERA_RETURN_IF_ERROR(ReduceBlocks(call, input, blocks, result.data));
   } else if (call.operation.uneven()) {
-    TESSERA_RETURN_IF_ERROR(ReduceScatterUneven(call, input.data, result.data));
+    const std::vector<int> counts(call.operation.counts.begin(),
+                                  call.operation.counts.end());
+    TESSERA_RETURN_IF_ERROR(call.Do("MPI_Ireduce_scatter", MPI_Ireduce_scatter,
+                                    MPI_Reduce_scatter, input.data, result.data,
+                                    counts.data(), call.type(), call.op(),
+                                    call.comm()));
   } else {
-    TESSERA_RETURN_IF_ERROR(ReduceScatterEven(
-        call, input.data, static_cast<int>(output.count), result.data));
+    TESSERA_RETURN_IF_ERROR(call.Do(
+        "MPI_Ireduce_scatter_block", MPI_Ireduce_scatter_block,
+        MPI_Reduce_scatter_block, input.data, result.data,
+        static_cast<int>(output.count), call.type(), call.op(), call.comm()));
   }
   Finish(call.operation.reduction, result, call.size());
   if (inside) CopyBytes(output.data, result.data, output.bytes());
@@ -495,16 +399,9 @@ absl::Status ExchangeSignatures(MpiCall& call) {
   auto* const all = reinterpret_cast<Signature*>(scratch.data());
   Signature& mine = all[call.size()];
   mine = call.context.signature();
-  TESSERA_RETURN_IF_ERROR(call.Do(
-      "MPI_Iallgather",
-      [&](MPI_Request* request) {
-        return MPI_Iallgather(&mine, kBytes, MPI_BYTE, all, kBytes, MPI_BYTE,
-                              call.comm(), request);
-      },
-      [&] {
-        return MPI_Allgather(&mine, kBytes, MPI_BYTE, all, kBytes, MPI_BYTE,
-                             call.comm());
-      }));
+  TESSERA_RETURN_IF_ERROR(call.Do("MPI_Iallgather", MPI_Iallgather,
+                                  MPI_Allgather, &mine, kBytes, MPI_BYTE, all,
+                                  kBytes, MPI_BYTE, call.comm()));
   return CheckSignatures({all, static_cast<size_t>(call.size())},
                          Rank(call.rank()));
 }

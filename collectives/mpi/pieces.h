@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
+
 namespace tessera::collectives {
 
 struct Piece {
@@ -18,42 +20,16 @@ struct Piece {
 // if count is 0.
 //
 //   for (Piece piece : Pieces(count, limit)) ...
-class Pieces {
- public:
-  Pieces(int64_t count, int limit) : count_(count), limit_(limit) {}
-
-  class Iterator {
-   public:
-    Iterator(int64_t number, const Pieces& pieces)
-        : number_(number), pieces_(pieces) {}
-    Piece operator*() const {
-      const int64_t first = number_ * pieces_.limit_;
-      return {first, static_cast<int>(std::min<int64_t>(
-                         pieces_.limit_, pieces_.count_ - first))};
-    }
-    Iterator& operator++() {
-      ++number_;
-      return *this;
-    }
-    bool operator!=(const Iterator& other) const {
-      return number_ != other.number_;
-    }
-
-   private:
-    int64_t number_;
-    const Pieces& pieces_;
-  };
-
-  int64_t size() const {
-    return std::max<int64_t>(1, count_ / limit_ + (count_ % limit_ != 0));
-  }
-  Iterator begin() const { return {0, *this}; }
-  Iterator end() const { return {size(), *this}; }
-
- private:
-  int64_t count_;
-  int limit_;
-};
+inline absl::InlinedVector<Piece, 1> Pieces(int64_t count, int limit) {
+  absl::InlinedVector<Piece, 1> pieces;
+  int64_t first = 0;
+  do {
+    const int64_t length = std::min<int64_t>(limit, count - first);
+    pieces.push_back({first, static_cast<int>(length)});
+    first += length;
+  } while (first < count);
+  return pieces;
+}
 
 }  // namespace tessera::collectives
 

@@ -3,6 +3,7 @@
 #include <limits>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace tessera::collectives {
@@ -34,8 +35,7 @@ TEST(PiecesTest, CountsPastAnIntAreCut) {
 }
 
 TEST(PiecesTest, EmptyRangeIsOneEmptyPiece) {
-  EXPECT_EQ(Pieces(0, 4).size(), 1);
-  EXPECT_EQ(*Pieces(0, 4).begin(), (Piece{0, 0}));
+  EXPECT_THAT(Pieces(0, 4), ::testing::ElementsAre(Piece{0, 0}));
 }
 
 }  // namespace

@@ -87,11 +87,17 @@ static_assert(Same(NcclOp::kSum, ncclSum) && Same(NcclOp::kProd, ncclProd) &&
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
 
 NcclResult From(ncclResult_t result) { return static_cast<NcclResult>(result); }
-ncclDataType_t To(NcclType type) { return static_cast<ncclDataType_t>(type); }
-ncclRedOp_t To(NcclOp op) { return static_cast<ncclRedOp_t>(op); }
 ncclComm_t To(NcclComm comm) { return static_cast<ncclComm_t>(comm); }
-cudaStream_t StreamTo(NcclStream stream) {
-  return static_cast<cudaStream_t>(stream);
+
+template <typename... Theirs, typename... Ours>
+NcclResult CallWith(ncclResult_t (*function)(Theirs...), Ours... ours) {
+  return From(function(static_cast<Theirs>(ours)...));
+}
+
+// A function of NCCL with the types of NcclApi, in the same order.
+template <auto& kFunction, typename... Ours>
+NcclResult Call(Ours... ours) {
+  return CallWith(kFunction, ours...);
 }
 
 absl::StatusOr<NcclStream> StreamOf(Queue& queue) {
@@ -143,7 +149,8 @@ NcclResult RedOpCreatePreMulSum(NcclOp* op, void* scalar, NcclType type,
                                 NcclComm comm) {
   ncclRedOp_t created = ncclSum;
   const ncclResult_t result = ncclRedOpCreatePreMulSum(
-      &created, scalar, To(type), ncclScalarHostImmediate, To(comm));
+      &created, scalar, static_cast<ncclDataType_t>(type),
+      ncclScalarHostImmediate, To(comm));
   *op = static_cast<NcclOp>(created);
   return From(result);
 }
@@ -159,70 +166,26 @@ constexpr NcclApi kNative = {
     .GetUniqueId = GetUniqueId,
     .CommInit = CommInit,
     .CommGetAsyncError = CommGetAsyncError,
-    .CommFinalize = [](NcclComm c) { return From(ncclCommFinalize(To(c))); },
-    .CommDestroy = [](NcclComm c) { return From(ncclCommDestroy(To(c))); },
-    .CommAbort = [](NcclComm c) { return From(ncclCommAbort(To(c))); },
-    .GroupStart = [] { return From(ncclGroupStart()); },
-    .GroupEnd = [] { return From(ncclGroupEnd()); },
-    .AllReduce =
-        [](const void* send, void* receive, size_t count, NcclType type,
-           NcclOp op, NcclComm comm, NcclStream stream) {
-          return From(ncclAllReduce(send, receive, count, To(type), To(op),
-                                    To(comm), StreamTo(stream)));
-        },
-    .Reduce =
-        [](const void* send, void* receive, size_t count, NcclType type,
-           NcclOp op, int root, NcclComm comm, NcclStream stream) {
-          return From(ncclReduce(send, receive, count, To(type), To(op), root,
-                                 To(comm), StreamTo(stream)));
-        },
-    .Broadcast =
-        [](const void* send, void* receive, size_t count, NcclType type,
-           int root, NcclComm comm, NcclStream stream) {
-          return From(ncclBroadcast(send, receive, count, To(type), root,
-                                    To(comm), StreamTo(stream)));
-        },
-    .ReduceScatter =
-        [](const void* send, void* receive, size_t count, NcclType type,
-           NcclOp op, NcclComm comm, NcclStream stream) {
-          return From(ncclReduceScatter(send, receive, count, To(type), To(op),
-                                        To(comm), StreamTo(stream)));
-        },
-    .AllGather =
-        [](const void* send, void* receive, size_t count, NcclType type,
-           NcclComm comm, NcclStream stream) {
-          return From(ncclAllGather(send, receive, count, To(type), To(comm),
-                                    StreamTo(stream)));
-        },
-    .Send =
-        [](const void* send, size_t count, NcclType type, int peer,
-           NcclComm comm, NcclStream stream) {
-          return From(ncclSend(send, count, To(type), peer, To(comm),
-                               StreamTo(stream)));
-        },
-    .Recv =
-        [](void* receive, size_t count, NcclType type, int peer, NcclComm comm,
-           NcclStream stream) {
-          return From(ncclRecv(receive, count, To(type), peer, To(comm),
-                               StreamTo(stream)));
-        },
+    .CommFinalize = Call<ncclCommFinalize>,
+    .CommDestroy = Call<ncclCommDestroy>,
+    .CommAbort = Call<ncclCommAbort>,
+    .GroupStart = Call<ncclGroupStart>,
+    .GroupEnd = Call<ncclGroupEnd>,
+    .AllReduce = Call<ncclAllReduce>,
+    .Reduce = Call<ncclReduce>,
+    .Broadcast = Call<ncclBroadcast>,
+    .ReduceScatter = Call<ncclReduceScatter>,
+    .AllGather = Call<ncclAllGather>,
+    .Send = Call<ncclSend>,
+    .Recv = Call<ncclRecv>,
     .RedOpCreatePreMulSum = RedOpCreatePreMulSum,
-    .RedOpDestroy =
-        [](NcclOp op, NcclComm comm) {
-          return From(ncclRedOpDestroy(To(op), To(comm)));
-        },
+    .RedOpDestroy = Call<ncclRedOpDestroy>,
     .MemAlloc = [](Device&, void** data,
                    size_t bytes) { return From(ncclMemAlloc(data, bytes)); },
     .MemFree = [](Device&, void* data,
                   size_t) { return From(ncclMemFree(data)); },
-    .CommRegister =
-        [](NcclComm comm, void* data, size_t bytes, void** handle) {
-          return From(ncclCommRegister(To(comm), data, bytes, handle));
-        },
-    .CommDeregister =
-        [](NcclComm comm, void* handle) {
-          return From(ncclCommDeregister(To(comm), handle));
-        },
+    .CommRegister = Call<ncclCommRegister>,
+    .CommDeregister = Call<ncclCommDeregister>,
 };
 
 }  // namespace

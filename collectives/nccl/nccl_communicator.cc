@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include "base/tensor/memory.h"
 #include "collectives/engine/operation_context.h"
 #include "collectives/engine/peer_table.h"
+#include "collectives/groups/agreement.h"
 #include "collectives/nccl/native_nccl.h"
 #include "collectives/nccl/nccl_calls.h"
 #include "collectives/nccl/nccl_lane.h"
@@ -24,24 +24,6 @@
 
 namespace tessera::collectives {
 namespace {
-
-// The hosts and pids of all ranks.
-absl::StatusOr<std::vector<PeerReport>> ExchangeDescriptions(
-    Communicator& base) {
-  constexpr int64_t kBytes = PeerTable::kMaxDescriptionBytes;
-  std::string mine = PeerTable::DescribeSelf();
-  mine.resize(kBytes, '\0');
-  std::string all(static_cast<size_t>(kBytes * base.size()), '\0');
-  TESSERA_RETURN_IF_ERROR(
-      base.AllGather(ConstBuffer(mine.data(), kBytes, DType::kU8),
-                     Buffer(all.data(), kBytes * base.size(), DType::kU8)));
-  std::vector<std::string> texts;
-  for (int64_t r = 0; r < base.size(); ++r) {
-    texts.emplace_back(all.data() + r * kBytes,
-                       strnlen(all.data() + r * kBytes, kBytes));
-  }
-  return PeerTable::Of(texts).reports();
-}
 
 // Memory that NCCL has allocated and registered.
 class RegisteredMemory final : public SharedMemory {
@@ -201,8 +183,9 @@ absl::Status NcclEngine::Connect() {
   }
   TESSERA_RETURN_IF_ERROR(
       base_->Broadcast(Buffer(&id, sizeof(id), DType::kU8), Rank(0)));
-  TESSERA_ASSIGN_OR_RETURN(std::vector<PeerReport> peers,
-                           ExchangeDescriptions(*base_));
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> peers,
+                           ExchangeTexts(*base_, PeerTable::DescribeSelf(),
+                                         base_->options().timeout));
   TESSERA_ASSIGN_OR_RETURN(word_,
                            tessera::Buffer::Allocate(device_.memory(), 64));
   TESSERA_RETURN_IF_ERROR(collectives_->Connect(
@@ -210,7 +193,7 @@ absl::Status NcclEngine::Connect() {
       /*most_blocks=*/0, base_->name(),
       DeadlineAfter(options_.connect_timeout)));
   watcher_ = std::make_unique<NcclWatcher>(
-      *base_, std::move(peers), options_.pulse,
+      *base_, PeerTable::Of(peers).reports(), options_.pulse,
       NcclWatcher::Hooks{
           .check_health = [this] { return CheckHealth(); },
           .fail = [this](const absl::Status& status) { Fail(status); },

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/json/json.h"
 #include "nlohmann/json.hpp"
 
 namespace tessera::collectives {
@@ -158,9 +159,40 @@ void FlightRecorder::End(uint64_t ticket, const OperationRecord& record) {
   Slot& slot = slots_[ticket % slots_.size()];
   // A newer operation may have replaced it.
   if (slot.ticket == ticket) slot.record = record;
-  totals_[TotalsIndex(record.kind, record.signature.algorithm)].Add(
-      TotalsOf(record, ranks_));
+  TotalsFor(record).Add(TotalsOf(record, ranks_));
   if (observer_ != nullptr) observer_->End(observed_as_, record);
+}
+
+OperationTotals& FlightRecorder::TotalsFor(const OperationRecord& record) {
+  return totals_[TotalsIndex(record.kind, record.signature.algorithm)];
+}
+
+OperationTotals FlightRecorder::Runs::Totals() const {
+  OperationTotals totals = timed_;
+  if (timed_.count == 0) return totals;
+  totals.count = count_.load(std::memory_order_relaxed);
+  totals.bytes = timed_.bytes / timed_.count * totals.count;
+  totals.busy_bytes = timed_.busy_bytes / timed_.count * totals.count;
+  totals.ns = static_cast<int64_t>(timed_.MeanNanos() *
+                                   static_cast<double>(totals.count));
+  return totals;
+}
+
+FlightRecorder::Runs* FlightRecorder::AddRuns() {
+  const std::lock_guard lock(mutex_);
+  return &runs_.emplace_back();
+}
+
+void FlightRecorder::EndRuns(Runs* runs) {
+  const std::lock_guard lock(mutex_);
+  TotalsFor(runs->record_).Add(runs->Totals());
+  runs_.remove_if([runs](const Runs& other) { return &other == runs; });
+}
+
+void FlightRecorder::AddTime(Runs& runs, const OperationRecord& record) {
+  const std::lock_guard lock(mutex_);
+  runs.record_ = record;
+  runs.timed_.Add(TotalsOf(record, ranks_));
 }
 
 std::vector<OperationRecord> FlightRecorder::Recent() const {
@@ -170,18 +202,34 @@ std::vector<OperationRecord> FlightRecorder::Recent() const {
   for (uint64_t ticket = next_ticket_ - kept; ticket < next_ticket_; ++ticket) {
     records.push_back(slots_[ticket % slots_.size()].record);
   }
+  for (const Runs& runs : runs_) {
+    OperationRecord record = runs.record_;
+    record.runs = runs.count_.load(std::memory_order_relaxed);
+    if (record.runs == 0) continue;
+    record.signature.sequence = runs.last_.load(std::memory_order_relaxed);
+    const auto later = std::find_if(records.begin(), records.end(),
+                                    [&](const OperationRecord& other) {
+                                      return other.begin_ns > record.begin_ns;
+                                    });
+    records.insert(later, record);
+  }
   return records;
 }
 
 StatisticsTable FlightRecorder::Statistics() const {
   const std::lock_guard lock(mutex_);
   StatisticsTable table;
+  for (const Runs& runs : runs_) {
+    if (runs.timed_.count == 0) continue;
+    table[{runs.record_.kind, runs.record_.signature.algorithm}].Add(
+        runs.Totals());
+  }
   for (size_t kind = 0; kind < kKinds; ++kind) {
     for (Algorithm algorithm : kAllAlgorithms) {
       const OperationTotals& totals =
           totals_[TotalsIndex(static_cast<OpKind>(kind), algorithm)];
       if (totals.count + totals.failed == 0) continue;
-      table[{static_cast<OpKind>(kind), algorithm}] = totals;
+      table[{static_cast<OpKind>(kind), algorithm}].Add(totals);
     }
   }
   return table;
@@ -201,23 +249,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Name(std::string_view name) { return std::string(name); }
-
-// Text may contain bytes that are not UTF-8.
-std::string Dump(const Json& json, int indent) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
 Json RecordToJson(const OperationRecord& record) {
   Json json;
   json["sequence"] = record.signature.sequence;
-  json["operation"] = Name(OpKindName(record.kind));
-  json["algorithm"] = Name(AlgorithmName(record.signature.algorithm));
-  json["dtype"] = Name(DTypeName(record.signature.dtype));
+  json["operation"] = OpKindName(record.kind);
+  json["algorithm"] = AlgorithmName(record.signature.algorithm);
+  json["dtype"] = DTypeName(record.signature.dtype);
   json["count"] = record.signature.count;
   json["bytes"] = record.bytes;
   if (Reduces(record.kind)) {
-    json["reduction"] = Name(ReduceOpName(record.signature.reduce));
+    json["reduction"] = ReduceOpName(record.signature.reduce);
   }
   if (record.signature.root >= 0) json["root"] = record.signature.root;
   if (record.peer >= 0) json["peer"] = record.peer;
@@ -225,14 +266,15 @@ Json RecordToJson(const OperationRecord& record) {
   json["end_ns"] = record.end_ns == 0 ? Json() : Json(record.end_ns);
   json["status"] =
       record.end_ns == 0 ? "RUNNING" : absl::StatusCodeToString(record.code);
+  if (record.runs > 1) json["runs"] = record.runs;
   return json;
 }
 
 Json TotalsToJson(OpKind kind, Algorithm algorithm,
                   const OperationTotals& totals) {
   Json json;
-  json["operation"] = Name(OpKindName(kind));
-  json["algorithm"] = Name(AlgorithmName(algorithm));
+  json["operation"] = OpKindName(kind);
+  json["algorithm"] = AlgorithmName(algorithm);
   json["count"] = totals.count;
   json["failed"] = totals.failed;
   json["bytes"] = totals.bytes;
@@ -250,7 +292,7 @@ Json TotalsToJson(OpKind kind, Algorithm algorithm,
 Json ErrorToJson(const absl::Status& error) {
   if (error.ok()) return nullptr;
   return {{"code", absl::StatusCodeToString(error.code())},
-          {"message", Name(error.message())}};
+          {"message", error.message()}};
 }
 
 }  // namespace
@@ -276,7 +318,7 @@ std::string RecordsToJson(const RecordedGroup& group,
   for (const auto& [key, totals] : statistics) {
     json["statistics"].push_back(TotalsToJson(key.first, key.second, totals));
   }
-  return Dump(json, 1) + "\n";
+  return DumpJson(json, 1) + "\n";
 }
 
 std::string TraceOf(std::span<const std::string> events) {

@@ -10,11 +10,15 @@
 //   Total(recorder.Statistics());   // of all operations
 //   recorder.Recent();              // oldest first
 //
-// Thread-safe; a Begin and an End together take some tens of nanoseconds.
+// Thread-safe; a Begin and an End together take some tens of nanoseconds. Runs
+// of prepared operations that did not wait are only counted (Pass), in some
+// nanoseconds.
 #ifndef TESSERA_COLLECTIVES_RECORD_FLIGHT_RECORDER_H_
 #define TESSERA_COLLECTIVES_RECORD_FLIGHT_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +42,9 @@ struct OperationRecord {
   int64_t begin_ns = 0;
   int64_t end_ns = 0;  // 0: still running.
   absl::StatusCode code = absl::StatusCode::kOk;
+  // More than 1: runs of a prepared operation that did not wait. `signature` is
+  // that of the last one, the times are of the last one that was timed.
+  int64_t runs = 1;
 };
 
 // All finished operations of one kind and algorithm, or of several.
@@ -104,6 +111,11 @@ class OperationObserver {
   // group. Must not call the recorder.
   virtual void Begin(int64_t number, const OperationRecord& record) = 0;
   virtual void End(int64_t number, const OperationRecord& record) = 0;
+
+  // A run of a prepared operation that did not wait has ended, without Begin
+  // and End. The record need not have times. Should take a few nanoseconds;
+  // messages may begin and end at the same time.
+  virtual void Pass(int64_t number, const OperationRecord& record) = 0;
 };
 
 class FlightRecorder {
@@ -130,6 +142,40 @@ class FlightRecorder {
   // Records the end of the operation with the complete `record`.
   void End(uint64_t ticket, const OperationRecord& record);
 
+  // The runs of one prepared operation that did not wait.
+  class Runs {
+   public:
+    // One run in this many is timed, and stands for the others.
+    static constexpr int64_t kRunsPerTime = 64;
+    bool IsNextTimed() const {
+      return count_.load(std::memory_order_relaxed) % kRunsPerTime == 0;
+    }
+
+   private:
+    friend class FlightRecorder;
+    OperationTotals Totals() const;
+
+    std::atomic<int64_t> count_ = 0;
+    std::atomic<uint64_t> last_ = 0;  // The number of the last run.
+    // Guarded by the recorder's mutex.
+    OperationRecord record_;  // Of the last run that was timed.
+    OperationTotals timed_;
+  };
+
+  // Begins and ends the runs of a prepared operation. They are one at a time.
+  Runs* AddRuns();
+  void EndRuns(Runs* runs);
+  // Counts a run that did not wait. `record` has times if it is timed.
+  void Pass(Runs& runs, const OperationRecord& record) {
+    if (record.end_ns != 0) AddTime(runs, record);
+    runs.last_.store(record.signature.sequence, std::memory_order_relaxed);
+    runs.count_.store(runs.count_.load(std::memory_order_relaxed) + 1,
+                      std::memory_order_relaxed);
+    if (observer_ != nullptr) observer_->Pass(observed_as_, record);
+  }
+
+  // Oldest first. The runs of a prepared operation that did not wait are one
+  // record.
   std::vector<OperationRecord> Recent() const;
   StatisticsTable Statistics() const;
   // Includes the groups that were split from this one, and from those, also if
@@ -143,6 +189,9 @@ class FlightRecorder {
     OperationRecord record;
   };
 
+  void AddTime(Runs& runs, const OperationRecord& record);
+  OperationTotals& TotalsFor(const OperationRecord& record);
+
   const int64_t ranks_;
   // Its own, then the families of the groups that it was split from.
   std::vector<std::shared_ptr<Family>> families_;
@@ -152,12 +201,14 @@ class FlightRecorder {
   std::vector<Slot> slots_;
   uint64_t next_ticket_ = 1;
   std::vector<OperationTotals> totals_;  // By kind, then algorithm.
+  std::list<Runs> runs_;
 };
 
 // One JSON object: `group`, `id`, `engine`, `rank`, `ranks`, `pid`, `error`
 // (code and message, null if there is none), `operations` (oldest first:
 // `sequence`, `operation`, `algorithm`, `dtype`, `count`, `bytes`, `peer`,
-// `begin_ns`, `end_ns` (null while it runs), `status`) and `statistics` (an
+// `begin_ns`, `end_ns` (null while it runs), `status`, `runs` if there are
+// several) and `statistics` (an
 // entry per operation and algorithm with the members of OperationTotals,
 // `mean_ns`, `algbw_GBps` and `busbw_GBps`).
 std::string RecordsToJson(const RecordedGroup& group,

@@ -71,6 +71,50 @@ TEST(FlightRecorderTest, TotalsIncludeEvictedOperations) {
   EXPECT_DOUBLE_EQ(totals.BusBandwidth(), 75);  // 2 * 3 / 4 of it.
 }
 
+TEST(FlightRecorderTest, CountsRunsThatDidNotWait) {
+  FlightRecorder recorder(4, 2);
+  FlightRecorder::Runs* const runs = recorder.AddRuns();
+  const OperationRecord before = Record(1, 8, 5);
+  Finish(recorder, recorder.Begin(before), before, 6);
+  constexpr int64_t kRuns = 2 * FlightRecorder::Runs::kRunsPerTime + 10;
+  for (int64_t i = 0; i < kRuns; ++i) {
+    const bool is_timed = i % FlightRecorder::Runs::kRunsPerTime == 0;
+    EXPECT_EQ(runs->IsNextTimed(), is_timed) << i;
+    OperationRecord record =
+        Record(static_cast<uint64_t>(2 + i), 100, is_timed ? 10 + i : 0);
+    if (is_timed) record.end_ns = record.begin_ns + 30 + i;
+    recorder.Pass(*runs, record);
+  }
+  const OperationRecord after = Record(500, 8, 1000);
+  static_cast<void>(recorder.Begin(after));
+
+  const std::vector<OperationRecord> recent = recorder.Recent();
+  ASSERT_EQ(recent.size(), 3u);  // In the order of their times.
+  EXPECT_EQ(recent[0].runs, 1);
+  EXPECT_EQ(recent[1].runs, kRuns);
+  EXPECT_EQ(recent[1].signature.sequence, static_cast<uint64_t>(1 + kRuns));
+  EXPECT_EQ(recent[2].end_ns, 0);
+  const auto json = nlohmann::json::parse(
+      RecordsToJson({}, recent, recorder.Statistics(), absl::OkStatus()));
+  EXPECT_FALSE(json["operations"][0].contains("runs"));
+  EXPECT_EQ(json["operations"][1]["runs"], kRuns);
+  EXPECT_EQ(json["operations"][1]["status"], "OK");
+
+  const auto check = [&] {
+    const OperationTotals totals = Total(recorder.Statistics());
+    EXPECT_EQ(totals.count, 1 + kRuns);
+    EXPECT_EQ(totals.bytes, 8 + 100 * kRuns);
+    // The timed runs took 30, 94 and 158 ns.
+    EXPECT_EQ(totals.ns, 1 + 94 * kRuns);
+    EXPECT_EQ(totals.shortest_ns, 1);
+    EXPECT_EQ(totals.longest_ns, 158);
+  };
+  check();
+  recorder.EndRuns(runs);
+  check();
+  EXPECT_EQ(recorder.Recent().size(), 2u);
+}
+
 TEST(OperationTotalsTest, MeanIsTotalOverCount) {
   FlightRecorder recorder(8, 4);
   int64_t ns = 0, bytes = 0;

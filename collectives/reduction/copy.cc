@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "collectives/reduction/copy.cc"
 #include "hwy/foreach_target.h"

@@ -16,8 +16,8 @@
 #include "absl/time/clock.h"
 #include "base/os/processors.h"
 #include "base/status_macros.h"
-#include "collectives/bootstrap/fd_passing.h"
 #include "collectives/bootstrap/peer_process.h"
+#include "collectives/channel/deadline.h"
 #include "collectives/host_memory/host_memory_engine.h"
 #include "collectives/shared_memory/shared_memory_domain.h"
 
@@ -172,7 +172,8 @@ absl::Status PrepareSegment(SharedMemoryDomain& domain, const Tuning& tuning) {
 }
 
 // Waits until every rank has stopped using the store.
-absl::Status AwaitAttached(SharedMemoryDomain& domain, absl::Time deadline) {
+absl::Status AwaitAttached(SharedMemoryDomain& domain,
+                           const Deadline& deadline) {
   std::atomic<uint32_t>& attached = domain.header().attached;
   attached.fetch_add(1, std::memory_order_acq_rel);
   const auto all = static_cast<uint32_t>(domain.size());
@@ -185,13 +186,24 @@ absl::Status AwaitAttached(SharedMemoryDomain& domain, absl::Time deadline) {
           "shared memory: rank ", rank, " (pid ", domain.PidOf(rank),
           ") died while the ranks were joining"));
     }
-    if (absl::Now() > deadline) {
+    if (deadline.Expired()) {
       return absl::DeadlineExceededError(
           absl::StrCat("shared memory: ", all - attached.load(), " of ", all,
                        " ranks have not joined"));
     }
   }
   return absl::OkStatus();
+}
+
+// The file that rank 0 has created and keeps open.
+absl::StatusOr<UniqueFd> OpenSegmentFile(const PeerProcess& creator,
+                                         std::string_view descriptor) {
+  int number = -1;
+  if (!absl::SimpleAtoi(descriptor, &number)) {
+    return absl::InternalError(absl::StrCat("shared memory: \"", descriptor,
+                                            "\" is not a descriptor"));
+  }
+  return OpenDescriptorOf(creator, number);
 }
 
 absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> OpenDomain(
@@ -233,14 +245,15 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
 
   absl::StatusOr<UniqueFd> file = UniqueFd();
   if (rank == 0) file = CreateSegmentFile(size, options.slice_bytes);
-  TESSERA_RETURN_IF_ERROR(
-      Agree(store, everybody, name + "file", file.status(), "", deadline)
-          .status());
   TESSERA_ASSIGN_OR_RETURN(
-      UniqueFd shared,
-      ShareFd(store, everybody, name + "segment", *std::move(file), deadline));
-  absl::StatusOr<std::shared_ptr<SharedMemoryDomain>> domain =
-      OpenDomain(options, rank, std::move(shared), std::move(peers));
+      const std::vector<std::string> descriptors,
+      Agree(store, everybody, name + "file", file.status(),
+            absl::StrCat(file.ok() ? file->get() : -1), deadline));
+  if (rank > 0) file = OpenSegmentFile(peers[0], descriptors[0]);
+  auto domain =
+      file.ok()
+          ? OpenDomain(options, rank, *std::move(file), std::move(peers))
+          : absl::StatusOr<std::shared_ptr<SharedMemoryDomain>>(file.status());
   TESSERA_ASSIGN_OR_RETURN(
       const std::vector<std::string> capabilities,
       Agree(store, everybody, name + "mapped", domain.status(),
@@ -250,7 +263,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateSharedMemoryEngine(
     return absl::InternalError("shared memory: the segment has no header");
   }
   TESSERA_RETURN_IF_ERROR(UseCapabilities(capabilities, **domain));
-  TESSERA_RETURN_IF_ERROR(AwaitAttached(**domain, deadline));
+  TESSERA_RETURN_IF_ERROR(AwaitAttached(**domain, Deadline(deadline)));
   const host_memory::GroupBlock world((*domain)->At(header.world), size);
   std::vector<int64_t> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);

@@ -113,13 +113,13 @@ TEST(SharedMemoryTest, SmallerWindowsUseLessMemory) {
 
 TEST(SharedMemoryTest, InvalidTuningFailsOnEveryRank) {
   SharedMemoryOptions wrong;
-  wrong.tuning.pieces = 1;
+  wrong.tuning.pieces = 2;
   for (const RankOutcome& outcome : RunSharedMemory(
            2, [](Communicator&) { return absl::OkStatus(); }, {}, wrong)) {
     EXPECT_THAT(
         outcome.status,
         StatusIs(absl::StatusCode::kResourceExhausted,
-                 AllOf(HasSubstr("rank 0"), HasSubstr("pieces is 1; 2 to 8"))));
+                 AllOf(HasSubstr("rank 0"), HasSubstr("pieces is 2; 3 to 8"))));
   }
 }
 

@@ -347,14 +347,23 @@ absl::Status Carry(Communicator& communicator, const Operation& operation,
   return work.Wait();
 }
 
+absl::StatusOr<std::optional<PreparedOperation>> PrepareIfAsked(
+    Communicator& communicator, const Operation& operation,
+    const ConformanceCase& test_case) {
+  if (test_case.prepared == 0) return std::nullopt;
+  TESSERA_ASSIGN_OR_RETURN(
+      PreparedOperation prepared,
+      communicator.Prepare(operation, {.algorithm = test_case.algorithm}));
+  return prepared;
+}
+
+// Fills the input, runs the operation and checks the output.
 template <typename T>
-absl::Status RunTypedCase(Communicator& communicator,
-                          const ConformanceCase& test_case) {
+absl::Status RunOnce(Communicator& communicator,
+                     const ConformanceCase& test_case, const Shape& shape,
+                     const RankCase& part, PreparedOperation* prepared) {
   const int64_t rank = communicator.rank().value();
   const int64_t ranks = communicator.size();
-  const Shape shape = ShapeOf(test_case, rank, ranks);
-  TESSERA_ASSIGN_OR_RETURN(RankCase part,
-                           TakeSeat(communicator, test_case, shape));
   const Operation& operation = part.operation;
   std::vector<std::byte> before;
   if (part.has_input) {
@@ -363,7 +372,9 @@ absl::Status RunTypedCase(Communicator& communicator,
     FillInput<T>(test_case, rank, ranks, shape, input);
     before.assign(input.AsBytes().begin(), input.AsBytes().end());
   }
-  const absl::Status status = Carry(communicator, operation, test_case);
+  const absl::Status status = prepared != nullptr
+                                  ? prepared->Run()
+                                  : Carry(communicator, operation, test_case);
   if (absl::IsUnimplemented(status) && communicator.engine_name() == "nccl" &&
       IsBitwise(operation.reduction.op)) {
     return absl::OkStatus();
@@ -384,13 +395,33 @@ absl::Status RunTypedCase(Communicator& communicator,
   return absl::OkStatus();
 }
 
+template <typename T>
+absl::Status RunTypedCase(Communicator& communicator,
+                          const ConformanceCase& test_case) {
+  const int64_t rank = communicator.rank().value();
+  const int64_t ranks = communicator.size();
+  const Shape shape = ShapeOf(test_case, rank, ranks);
+  TESSERA_ASSIGN_OR_RETURN(RankCase part,
+                           TakeSeat(communicator, test_case, shape));
+  TESSERA_ASSIGN_OR_RETURN(
+      std::optional<PreparedOperation> prepared,
+      PrepareIfAsked(communicator, part.operation, test_case));
+  for (int64_t run = 0; run < std::max<int64_t>(1, test_case.prepared); ++run) {
+    ConformanceCase own = test_case;
+    own.seed += static_cast<uint64_t>(run);
+    TESSERA_RETURN_IF_ERROR(RunOnce<T>(communicator, own, shape, part,
+                                       prepared ? &*prepared : nullptr));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string Describe(const ConformanceCase& c) {
-  std::string text =
-      absl::StrCat(OpKindName(c.kind), " of ", c.count, " ", DTypeName(c.dtype),
-                   c.uneven ? " uneven" : "", c.in_place ? " in place" : "",
-                   c.started ? " started" : "");
+  std::string text = absl::StrCat(
+      OpKindName(c.kind), " of ", c.count, " ", DTypeName(c.dtype),
+      c.uneven ? " uneven" : "", c.in_place ? " in place" : "",
+      c.started ? " started" : "", c.prepared > 0 ? " prepared" : "");
   if (Reduces(c.kind)) {
     absl::StrAppend(&text, " ", ReduceOpName(c.reduction.op));
   }
@@ -445,6 +476,7 @@ ConformanceCase RandomCase(std::mt19937_64& random, int64_t ranks,
   c.in_place = below(3) == 0 && !(c.uneven && c.kind == OpKind::kAllToAll);
   c.started = below(4) == 0;
   c.memory = static_cast<CaseMemory>(below(3));
+  if (!c.started && below(3) == 0) c.prepared = 1 + below(3);
   c.seed = random();
   return c;
 }

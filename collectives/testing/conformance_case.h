@@ -33,6 +33,8 @@ struct ConformanceCase {
   Rank root = {};
   bool in_place = false;
   bool started = false;  // Start and Wait instead of Run.
+  // More than 0: Prepare, and this many runs with different inputs.
+  int64_t prepared = 0;
   CaseMemory memory = CaseMemory::kOrdinary;
   std::optional<Algorithm> algorithm = {};
   uint64_t seed = 0;

@@ -87,6 +87,7 @@ TEST_P(ConformanceTest, EveryTypeReductionAndAlgorithm) {
           if (++number % GetParam().keep_one_case_in != 0) continue;
           c.algorithm = way;
           c.count = 1 + number * 7 % 41;
+          c.prepared = number % 2 * 2;
           c.root = Rank(number % communicator.size());
           c.seed = static_cast<uint64_t>(number);
           TESSERA_RETURN_IF_ERROR(RunCase(communicator, c));
@@ -117,6 +118,7 @@ TEST_P(ConformanceTest, EveryCountPlaceAndMemory) {
                 number % 2 == 0 && !(uneven && kind == OpKind::kAllToAll);
             c.memory = static_cast<CaseMemory>(number / 2 % 3);
             c.started = number % 5 == 0;
+            c.prepared = number % 5 == 1 ? 3 : 0;
             c.root = Rank(static_cast<int64_t>(number) % communicator.size());
             c.seed = number;
             TESSERA_RETURN_IF_ERROR(RunCase(communicator, c));
@@ -194,6 +196,134 @@ TEST_P(ConformanceTest, StartedOperationsKeepTheirOrder) {
       }
     }
     return absl::OkStatus();
+  });
+}
+
+// A sum of all ranks, prepared, whose result follows from the rank and run.
+class PreparedSum {
+ public:
+  static absl::StatusOr<std::unique_ptr<PreparedSum>> Create(
+      Communicator& communicator, int64_t count) {
+    auto sum = std::make_unique<PreparedSum>();
+    sum->ranks_ = communicator.size();
+    sum->mine_ = communicator.rank().value() + 1;
+    sum->values_.resize(static_cast<size_t>(count));
+    const Buffer buffer{std::span(sum->values_)};
+    TESSERA_ASSIGN_OR_RETURN(
+        PreparedOperation prepared,
+        communicator.Prepare(AllReduceOf(buffer, buffer, Reduction::Sum())));
+    sum->prepared_.emplace(std::move(prepared));
+    return sum;
+  }
+
+  absl::Status RunAndCheck(int64_t number) {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      values_[i] = mine_ * (number + static_cast<int64_t>(i));
+    }
+    TESSERA_RETURN_IF_ERROR(prepared_->Run());
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const int64_t expected =
+          ranks_ * (ranks_ + 1) / 2 * (number + static_cast<int64_t>(i));
+      if (values_[i] == expected) continue;
+      return absl::InternalError(absl::StrCat(
+          "run ", number, " of ", values_.size(), " elements: element ", i,
+          " is ", values_[i], ", not ", expected));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int64_t ranks_ = 0, mine_ = 0;
+  std::vector<int64_t> values_;
+  std::optional<PreparedOperation> prepared_;
+};
+
+TEST_P(ConformanceTest, PreparedOperationsMixWithOthers) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    std::vector<std::unique_ptr<PreparedSum>> sums;
+    for (const int64_t count : {0, 1, 7, 8, 70, 71, 72, 3000}) {
+      TESSERA_ASSIGN_OR_RETURN(auto sum,
+                               PreparedSum::Create(communicator, count));
+      sums.push_back(std::move(sum));
+    }
+    std::mt19937_64 random(5);  // The same on all ranks.
+    std::vector<int64_t> values(50, 1);
+    const Buffer buffer{std::span(values)};
+    for (int64_t i = 0; i < GetParam().random_operations / 5; ++i) {
+      std::optional<Work> started;
+      const uint64_t kind = random() % 4;
+      if (kind == 0) {
+        // The prepared runs after it may find the lane busy on some ranks.
+        TESSERA_ASSIGN_OR_RETURN(
+            started,
+            communicator.Start(AllReduceOf(buffer, buffer, Reduction::Max())));
+      } else if (kind == 1) {
+        const Rank root(static_cast<int64_t>(
+            random() % static_cast<uint64_t>(communicator.size())));
+        TESSERA_RETURN_IF_ERROR(communicator.Broadcast(buffer, root));
+      }
+      for (uint64_t runs = random() % 4; runs > 0; --runs) {
+        TESSERA_RETURN_IF_ERROR(sums[random() % sums.size()]->RunAndCheck(i));
+      }
+      if (started) TESSERA_RETURN_IF_ERROR(started->Wait());
+    }
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ConformanceTest, CountsRunsOfPreparedOperations) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    constexpr int64_t kRuns = 150;
+    const auto count_sums = [&] {
+      OperationTotals all;
+      for (const auto& [key, totals] : communicator.Statistics()) {
+        if (key.first == OpKind::kAllReduce) all.Add(totals);
+      }
+      EXPECT_EQ(all.count, kRuns);
+      EXPECT_EQ(all.bytes, kRuns * 3 * 8);
+      EXPECT_GT(all.ns, 0);
+      EXPECT_LE(all.shortest_ns, all.longest_ns);
+    };
+    {
+      TESSERA_ASSIGN_OR_RETURN(auto sum, PreparedSum::Create(communicator, 3));
+      for (int64_t i = 0; i < kRuns; ++i) {
+        TESSERA_RETURN_IF_ERROR(sum->RunAndCheck(i));
+      }
+      count_sums();
+    }
+    count_sums();  // Also after it has been destroyed.
+    return absl::OkStatus();
+  });
+}
+
+TEST_P(ConformanceTest, DifferentPreparationsKeepGroupUsable) {
+  OnEveryWorld([](Communicator& communicator) -> absl::Status {
+    const bool last = communicator.rank().value() == communicator.size() - 1;
+    std::vector<float> values(8, 1.0f);
+    const Buffer buffer = Buffer(std::span(values)).Slice(0, last ? 7 : 8);
+    const auto sum = [&] {
+      return communicator.Prepare(
+          AllReduceOf(buffer, buffer, Reduction::Sum()));
+    };
+    if (communicator.size() > 1) {
+      EXPECT_THAT(
+          sum().status(),
+          StatusIs(absl::StatusCode::kFailedPrecondition,
+                   ::testing::AllOf(::testing::HasSubstr("of 8 f32, sum"),
+                                    ::testing::HasSubstr("of 7 f32, sum"))));
+    }
+    EXPECT_THAT(communicator.Prepare(SendOf(buffer, Rank(0))).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         ::testing::HasSubstr("only collectives")));
+    EXPECT_THAT(
+        communicator.Prepare(BarrierOf(), {.on_done = [](absl::Status) {}})
+            .status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 ::testing::HasSubstr("on_done")));
+    EXPECT_THAT(
+        communicator.Prepare(BroadcastOf(buffer, buffer, Rank(99))).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument));
+    return communicator.AllReduce(Buffer(std::span(values)), Reduction::Sum());
   });
 }
 
@@ -302,8 +432,10 @@ TEST_P(ConformanceTest, MessagesAndCollectivesRunSideBySide) {
 
 // True if the engine supports tags; otherwise checks that it rejects them.
 absl::StatusOr<bool> HasTags(Communicator& communicator) {
-  const std::string_view engine = communicator.engine_name();
-  if (engine == "in_process" || engine == "shared_memory") return true;
+  for (const std::string_view engine :
+       {"in_process", "shared_memory", "gloo", "two_level"}) {
+    if (communicator.engine_name() == engine) return true;
+  }
   const absl::Status status =
       communicator.Run(SendOf(ConstBuffer(), Rank(0), /*tag=*/3));
   if (!absl::IsUnimplemented(status) ||

@@ -6,14 +6,18 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/engine/transport.h"
 
@@ -91,6 +95,20 @@ class ExplainedTransport : public Transport {
                     OperationContext& context) override {
     return Explained(inner_.Wait(requests, context));
   }
+  bool CanPeek() const override { return inner_.CanPeek(); }
+  // One thread at a time.
+  absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override {
+    const auto lost = lost_.find(from);
+    if (lost != lost_.end()) return lost->second;
+    auto found = Explained(inner_.Peek(from, lane));
+    if (!found.ok()) lost_[from] = found.status();
+    return found;
+  }
+  absl::Status WaitUntil(
+      OperationContext& context, absl::FunctionRef<bool()> ready,
+      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override {
+    return Explained(inner_.WaitUntil(context, ready, missing));
+  }
 
  private:
   absl::Status Explained(const absl::Status& status) const {
@@ -107,6 +125,7 @@ class ExplainedTransport : public Transport {
   Transport& inner_;
   FailureStore* const failures_;
   const std::function<bool(const absl::Status&)> may_follow_;
+  std::map<Rank, absl::Status> lost_;  // Errors of Peek.
 };
 
 }  // namespace tessera::collectives

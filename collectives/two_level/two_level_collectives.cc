@@ -55,6 +55,7 @@ class Task {
   absl::Status AllReduce();
   absl::Status AllGather();
   absl::Status ReduceScatter();
+  absl::Status AllToAll();
 
  private:
   bool IsLeader() const { return map_.place_of(me_) == 0; }
@@ -117,6 +118,12 @@ class Task {
                    request.peer);
     return network_.Wait({&request, 1}, context_);
   }
+  absl::Status AwaitAll(std::span<const Request> requests) {
+    for (const Request& request : requests) {
+      TESSERA_RETURN_IF_ERROR(Await(request));
+    }
+    return absl::OkStatus();
+  }
   absl::Status AwaitSends();
 
   // Sends `mine` to the leaders of all other hosts, and receives what theirs
@@ -129,6 +136,7 @@ class Task {
 
   absl::Status AllReduceSmall();
   absl::Status ReduceScatterSmall(const Blocks& blocks);
+  absl::Status AllToAllSmall();
   absl::Status AllReduceByChain(ConstBuffer input, Buffer output);
 
   // Calls `visit` with the pieces of the blocks of the ranks on other hosts, in
@@ -231,9 +239,7 @@ absl::Status Task::ExchangeLeaders(
         Receive(map_.leader_of(host), place_of_host(host)));
     TESSERA_RETURN_IF_ERROR(Send(map_.leader_of(host), mine));
   }
-  for (const Request& receive : receives) {
-    TESSERA_RETURN_IF_ERROR(Await(receive));
-  }
+  TESSERA_RETURN_IF_ERROR(AwaitAll(receives));
   return AwaitSends();
 }
 
@@ -582,9 +588,7 @@ absl::Status Task::ReduceScatter() {
   TESSERA_RETURN_IF_ERROR(Within(
       ReduceScatterOf(RegionOf(input, blocks, host_), output,
                       PartialOf(operation_.reduction), CountsHere(blocks))));
-  for (const Request& receive : receives) {
-    TESSERA_RETURN_IF_ERROR(Await(receive));
-  }
+  TESSERA_RETURN_IF_ERROR(AwaitAll(receives));
   std::vector<const void*> sources;
   for (const Buffer& partial : partials) sources.push_back(partial.data);
   void* destinations[] = {output.data};
@@ -593,6 +597,63 @@ absl::Status Task::ReduceScatter() {
             destinations, output.count);
   }
   Finish(operation_.reduction, output, map_.size());
+  return AwaitSends();
+}
+
+absl::Status Task::AllToAllSmall() {
+  const ConstBuffer input = operation_.input;
+  const int64_t each = input.count / map_.size();
+  TESSERA_ASSIGN_OR_RETURN(const Buffer all,
+                           Scratch(map_.size() * input.count, input.dtype));
+  TESSERA_RETURN_IF_ERROR(
+      Collect(input, Blocks::Even(map_.size(), input.count), all));
+  TESSERA_RETURN_IF_ERROR(BroadcastWithin(all));
+  for (int64_t r = 0; r < map_.size(); ++r) {
+    CopyUnlessSame(operation_.output.Slice(r * each, each),
+                   all.Slice(r * input.count + me_.value() * each, each));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Task::AllToAll() {
+  const Buffer output = operation_.output;
+  ConstBuffer input = operation_.input;
+  if (!operation_.uneven()) {
+    if (input.count == 0) return Barrier();
+    constexpr int64_t kMost = TwoLevelCollectives::kSmallExchangeBytes;
+    if (input.bytes() * map_.size() <= kMost) return AllToAllSmall();
+  }
+  if (input.data == output.data && input.count > 0) {
+    TESSERA_ASSIGN_OR_RETURN(const Buffer copy,
+                             Scratch(input.count, input.dtype));
+    CopyUnlessSame(copy, input);
+    input = copy;
+  }
+  const Blocks sent = InputBlocks(operation_, map_.size());
+  const Blocks received = OutputBlocks(operation_, map_.size());
+  const auto block = [](auto all, const Blocks& blocks, Rank rank) {
+    return all.Slice(blocks.offset(rank.value()), blocks.count(rank.value()));
+  };
+  std::vector<Request> receives;
+  for (int64_t d = 1; d < hosts(); ++d) {
+    for (const Rank from : map_.ranks_of(HostAt(hosts() - d))) {
+      const Buffer place = block(output, received, from);
+      if (place.count == 0) continue;
+      TESSERA_ASSIGN_OR_RETURN(receives.emplace_back(),
+                               Receive(from, place.AsBytes()));
+    }
+    for (const Rank to : map_.ranks_of(HostAt(d))) {
+      const ConstBuffer part = block(input, sent, to);
+      if (part.count == 0) continue;
+      TESSERA_RETURN_IF_ERROR(Send(to, part.AsBytes()));
+    }
+  }
+  const bool uneven = operation_.uneven();
+  TESSERA_RETURN_IF_ERROR(Within(AllToAllOf(
+      RegionOf(input, sent, host_), RegionOf(output, received, host_),
+      uneven ? CountsHere(sent) : std::vector<int64_t>(),
+      uneven ? CountsHere(received) : std::vector<int64_t>())));
+  TESSERA_RETURN_IF_ERROR(AwaitAll(receives));
   return AwaitSends();
 }
 
@@ -606,6 +667,7 @@ bool TwoLevelCollectives::Implements(OpKind kind) const {
     case OpKind::kAllReduce:
     case OpKind::kAllGather:
     case OpKind::kReduceScatter:
+    case OpKind::kAllToAll:
       return map_.in_order();
     default:
       return false;
@@ -634,6 +696,8 @@ absl::Status TwoLevelCollectives::Run(const Operation& operation,
       return task.AllGather();
     case OpKind::kReduceScatter:
       return task.ReduceScatter();
+    case OpKind::kAllToAll:
+      return task.AllToAll();
     default:
       return absl::UnimplementedError(absl::StrCat(
           "two_level does not execute ", OpKindName(operation.kind)));

@@ -1,16 +1,16 @@
 // TwoLevelCollectives: collectives that use shared memory within each host and
 // messages between hosts.
 //
-// Messages of at most kSmallBytes from all ranks together: the ranks of a host
-// gather theirs, the leaders (first ranks) of the hosts exchange what was
-// gathered, and the leader distributes the result.
+// Messages of at most kSmallBytes (all_to_all: kSmallExchangeBytes) from all
+// ranks together: the ranks of a host gather theirs, the leaders (first ranks)
+// of the hosts exchange what was gathered, and the leader distributes the
+// result.
 //
 // Longer ones, with S bytes in all on H hosts of n ranks each:
 //
 //   all_reduce      The hosts form a chain. Partial sums go forward, from
-//   leader
-//                   to leader; results go backward. Each link carries S bytes
-//                   in both directions, in pieces, so that all links and
+//                   leader to leader; results go backward. Each link carries S
+//                   bytes in both directions, in pieces, so that all links and
 //                   memories work at the same time. Sums fold the inputs in
 //                   rank order.
 //   all_gather      Each rank sends its block to one rank of each other host,
@@ -19,6 +19,8 @@
 //   reduce_scatter  The reverse, with one partial sum per host; in rank order
 //                   by the chain.
 //   broadcast       A chain of hosts.
+//   all_to_all      Blocks for other hosts go directly to their ranks, while
+//                   those of this host move through its memory.
 #ifndef TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_COLLECTIVES_H_
 #define TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_COLLECTIVES_H_
 
@@ -36,6 +38,8 @@ namespace tessera::collectives {
 class TwoLevelCollectives {
  public:
   static constexpr int64_t kSmallBytes = 32 << 10;
+  // For all_to_all, whose longer form has a message for each pair of ranks.
+  static constexpr int64_t kSmallExchangeBytes = 512 << 10;
   static constexpr int64_t kPieceBytes = 256 << 10;
 
   // `within` has the ranks of this rank's host in the order of the map,

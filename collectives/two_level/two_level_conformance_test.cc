@@ -22,12 +22,13 @@ using Engines = std::vector<std::unique_ptr<Engine>>;
 
 // The engines of a world are created together.
 absl::StatusOr<Engines> GlooEngines(
-    const std::vector<std::unique_ptr<Store>>& stores) {
+    const std::vector<std::unique_ptr<Store>>& stores, bool encrypt) {
   std::vector<absl::StatusOr<std::unique_ptr<Engine>>> created(stores.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < created.size(); ++r) {
-    threads.emplace_back(
-        [&, r] { created[r] = CreateGlooEngine(*stores[r], {}); });
+    threads.emplace_back([&, r] {
+      created[r] = CreateGlooEngine(*stores[r], {.encrypt = encrypt});
+    });
   }
   for (std::thread& thread : threads) thread.join();
   Engines engines;
@@ -38,8 +39,9 @@ absl::StatusOr<Engines> GlooEngines(
 }
 
 absl::StatusOr<Engines> TwoLevelEngines(
-    const HostMap& map, const std::vector<std::unique_ptr<Store>>& stores) {
-  TESSERA_ASSIGN_OR_RETURN(Engines engines, GlooEngines(stores));
+    const HostMap& map, const std::vector<std::unique_ptr<Store>>& stores,
+    bool encrypt) {
+  TESSERA_ASSIGN_OR_RETURN(Engines engines, GlooEngines(stores, encrypt));
   for (int64_t host = 0; host < map.hosts(); ++host) {
     const std::span<const Rank> ranks = map.ranks_of(host);
     TESSERA_ASSIGN_OR_RETURN(
@@ -56,19 +58,21 @@ absl::StatusOr<Engines> TwoLevelEngines(
 
 using HostOfRank = std::function<int64_t(int64_t rank, int64_t ranks)>;
 
-EngineUnderTest Hosts(const std::string& name, const HostOfRank& host_of) {
+EngineUnderTest Hosts(const std::string& name, const HostOfRank& host_of,
+                      bool encrypt = false) {
   EngineUnderTest engine;
   engine.name = name;
-  engine.run = [host_of](int64_t ranks, const RankBody& body,
-                         const CommunicatorOptions& options) {
+  engine.run = [host_of, encrypt](int64_t ranks, const RankBody& body,
+                                  const CommunicatorOptions& options) {
     const auto stores = MakeInProcessStores(ranks);
     if (!stores.ok()) return std::vector{stores.status()};
     std::vector<std::string> hosts;
     for (int64_t r = 0; r < ranks; ++r) {
       hosts.push_back(absl::StrCat("host", host_of(r, ranks)));
     }
-    return RunRanksOn(TwoLevelEngines(HostMap(std::move(hosts)), *stores), body,
-                      options);
+    return RunRanksOn(
+        TwoLevelEngines(HostMap(std::move(hosts)), *stores, encrypt), body,
+        options);
   };
   engine.most_ranks = 6;
   engine.largest_count = 100'003;
@@ -81,6 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
     Threads, ConformanceTest,
     ::testing::Values(
         Hosts("Pairs", [](int64_t r, int64_t) { return r / 2; }),
+        Hosts(
+            "Encrypted", [](int64_t r, int64_t) { return r / 2; }, true),
         Hosts("LastAlone", [](int64_t r, int64_t n) { return r + 1 == n; }),
         Hosts("FirstAlone", [](int64_t r, int64_t) { return r > 0; }),
         Hosts("Alternating", [](int64_t r, int64_t) { return r % 2; })),

@@ -8,10 +8,10 @@
 //         return CreateGlooEngine(*job.store, {.interface = "eth0"});
 //       }));
 //
-// Implements all_reduce, all_gather, reduce_scatter, broadcast and barrier
-// (two_level_collectives.h) if the ranks of each host are consecutive; other
-// collectives run as algorithms over its messages, which take the way that
-// leads to their peer. It has no messages with tags.
+// Implements all_reduce, all_gather, reduce_scatter, all_to_all, broadcast and
+// barrier (two_level_collectives.h) if the ranks of each host are consecutive;
+// other collectives run as algorithms over its messages, which take the way
+// that leads to their peer.
 //
 // Reductions of f64, f32 and integers other than scaled sums fold the inputs in
 // rank order, so that all divisions of the ranks into hosts give the same bits.
@@ -21,8 +21,8 @@
 //
 // Errors. A rank that dies or fails ends the calls of the ranks of its host
 // through shared memory, and those of the others by closing connections; they
-// learn the reason through the store. Between hosts the data is neither
-// encrypted nor authenticated by gloo and mpi.
+// learn the reason through the store. Between hosts the data is encrypted only
+// if the other engine does so (GlooOptions::encrypt).
 #ifndef TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_ENGINE_H_
 #define TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_ENGINE_H_
 

@@ -102,4 +102,25 @@ absl::Status TwoLevelTransport::Wait(std::span<const Request> requests,
   return WaitFor(requests, /*within=*/false, context);
 }
 
+// Ranks of this host are awaited in its memory, as long as some are missing. A
+// receive from any rank then looks at the network at least every 10 ms.
+absl::Status TwoLevelTransport::WaitUntil(
+    OperationContext& context, absl::FunctionRef<bool()> ready,
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+  const auto missing_here = [&](std::vector<int64_t>& places) {
+    std::vector<int64_t> ranks;
+    missing(ranks);
+    for (const int64_t rank : ranks) {
+      if (IsWithin(Rank(rank))) places.push_back(PeerOf(Rank(rank)).value());
+    }
+  };
+  std::vector<int64_t> here;
+  missing_here(here);
+  if (!here.empty()) {
+    TESSERA_RETURN_IF_ERROR(within_.WaitUntil(
+        context, [&] { return ready() || context.Expired(); }, missing_here));
+  }
+  return network_.WaitUntil(context, ready, missing);
+}
+
 }  // namespace tessera::collectives

@@ -4,9 +4,11 @@
 #define TESSERA_COLLECTIVES_TWO_LEVEL_TWO_LEVEL_TRANSPORT_H_
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/engine/transport.h"
@@ -33,6 +35,15 @@ class TwoLevelTransport : public Transport {
   absl::StatusOr<bool> Test(const Request& request) override;
   absl::Status Wait(std::span<const Request> requests,
                     OperationContext& context) override;
+  bool CanPeek() const override {
+    return within_.CanPeek() && network_.CanPeek();
+  }
+  absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override {
+    return TransportOf(from).Peek(PeerOf(from), lane);
+  }
+  absl::Status WaitUntil(
+      OperationContext& context, absl::FunctionRef<bool()> ready,
+      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override;
 
  private:
   // The messages of the collective lane that one transport may still be moving.

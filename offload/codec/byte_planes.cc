@@ -4,10 +4,7 @@
 #include <bit>
 #include <cstring>
 
-// SSSE3 without SSE4 is obsolete; of the others, only vectors of known size.
-#define HWY_DISABLED_TARGETS                                                   \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
-   HWY_RVV)
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/codec/byte_planes.cc"
 #include "hwy/foreach_target.h"

@@ -14,7 +14,6 @@
 #define TESSERA_OFFLOAD_CODEC_BYTE_PLANES_H_
 
 #include <cstddef>
-#include <cstdint>
 
 #include "base/dtype/dtype.h"
 

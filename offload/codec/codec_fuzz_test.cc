@@ -4,7 +4,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "base/dtype/dtype.h"
 #include "base/status_matchers.h"

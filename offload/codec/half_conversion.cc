@@ -3,12 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/highway_targets.h"
 #include "base/status_macros.h"
-
-// SSSE3 without SSE4 is obsolete; AVX3_DL adds nothing used here.
-#define HWY_DISABLED_TARGETS                                                   \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
-   HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/codec/half_conversion.cc"
 #include "hwy/foreach_target.h"

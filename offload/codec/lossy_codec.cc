@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 #include "offload/codec/block_kernels.h"
 #include "offload/codec/checked_codec.h"
@@ -277,8 +278,6 @@ constexpr NarrowCodec::Held kBf16 = {
     {.of_value = 0x1p-8, .absolute = 0x1p-134},
     "finite values past 3.38953e+38 would become infinite; scale them, or use "
     "lossless"};
-
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 // Quantises blocks of floats. Stores the scales of all blocks, which are their
 // largest magnitudes, then all codes.

@@ -1,7 +1,6 @@
 #include "offload/file/async_file.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>

@@ -1,7 +1,5 @@
 #include "offload/file/block_transfer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>

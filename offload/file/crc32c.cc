@@ -5,6 +5,11 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#define TESSERA_CRC32C_TARGET "sse4.2"
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
+#define TESSERA_CRC32C_TARGET "+crc"
 #endif
 
 namespace tessera::offload {
@@ -80,7 +85,7 @@ uint32_t PortableState(uint32_t state, const std::byte* data, size_t bytes) {
   return state;
 }
 
-#if defined(__x86_64__)
+#if defined(TESSERA_CRC32C_TARGET)
 
 // The instruction has a latency of 3 and a throughput of 1: three streams of
 // this many bytes hide it.
@@ -110,38 +115,66 @@ uint32_t ShiftByStream(uint32_t state) {
          kShiftTables[2][(state >> 16) & 0xff] ^ kShiftTables[3][state >> 24];
 }
 
-__attribute__((target("sse4.2"))) uint32_t Sse42State(uint32_t state,
-                                                      const std::byte* data,
-                                                      size_t bytes) {
+#if defined(__x86_64__)
+bool HasInstruction() { return __builtin_cpu_supports("sse4.2"); }
+
+__attribute__((target(TESSERA_CRC32C_TARGET))) uint64_t Next(uint64_t state,
+                                                             uint64_t word) {
+  return _mm_crc32_u64(state, word);
+}
+__attribute__((target(TESSERA_CRC32C_TARGET))) uint32_t Next(uint32_t state,
+                                                             uint8_t byte) {
+  return _mm_crc32_u8(state, byte);
+}
+#else
+bool HasInstruction() {
+  constexpr unsigned long kCrc32 = 1 << 7;  // HWCAP_CRC32.
+  return (getauxval(AT_HWCAP) & kCrc32) != 0;
+}
+
+__attribute__((target(TESSERA_CRC32C_TARGET))) uint64_t Next(uint64_t state,
+                                                             uint64_t word) {
+  return __crc32cd(static_cast<uint32_t>(state), word);
+}
+__attribute__((target(TESSERA_CRC32C_TARGET))) uint32_t Next(uint32_t state,
+                                                             uint8_t byte) {
+  return __crc32cb(state, byte);
+}
+#endif
+
+__attribute__((target(TESSERA_CRC32C_TARGET))) uint32_t InstructionState(
+    uint32_t state, const std::byte* data, size_t bytes) {
   for (; bytes >= 3 * kStream; data += 3 * kStream, bytes -= 3 * kStream) {
     uint64_t a = state;
     uint64_t b = 0;
     uint64_t c = 0;
     for (size_t i = 0; i < kStream; i += 8) {
-      a = _mm_crc32_u64(a, Load64(data + i));
-      b = _mm_crc32_u64(b, Load64(data + kStream + i));
-      c = _mm_crc32_u64(c, Load64(data + 2 * kStream + i));
+      a = Next(a, Load64(data + i));
+      b = Next(b, Load64(data + kStream + i));
+      c = Next(c, Load64(data + 2 * kStream + i));
     }
     state = ShiftByStream(static_cast<uint32_t>(a)) ^ static_cast<uint32_t>(b);
     state = ShiftByStream(state) ^ static_cast<uint32_t>(c);
   }
   uint64_t tail = state;
   for (; bytes >= 8; data += 8, bytes -= 8) {
-    tail = _mm_crc32_u64(tail, Load64(data));
+    tail = Next(tail, Load64(data));
   }
   state = static_cast<uint32_t>(tail);
   for (; bytes > 0; ++data, --bytes) {
-    state = _mm_crc32_u8(state, std::to_integer<uint8_t>(*data));
+    state = Next(state, std::to_integer<uint8_t>(*data));
   }
   return state;
 }
 
-#endif  // defined(__x86_64__)
+#endif  // defined(TESSERA_CRC32C_TARGET)
 
 uint32_t FastState(uint32_t state, std::span<const std::byte> bytes) {
-#if defined(__x86_64__)
-  static const bool has_sse42 = __builtin_cpu_supports("sse4.2");
-  if (has_sse42) return Sse42State(state, bytes.data(), bytes.size());
+#if defined(TESSERA_CRC32C_TARGET)
+  static const bool has_instruction = HasInstruction();
+  if (has_instruction) {
+    return InstructionState(state, bytes.data(), bytes.size());
+  }
 #endif
   return PortableState(state, bytes.data(), bytes.size());
 }

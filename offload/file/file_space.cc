@@ -9,15 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 #include "offload/file/async_file.h"
 
 namespace tessera::offload {
 namespace {
-
-constexpr int64_t RoundUp(int64_t bytes) {
-  return (bytes + FileSpace::kUnit - 1) & ~(FileSpace::kUnit - 1);
-}
 
 // Far from overflow, and beyond the limit of any file system.
 constexpr int64_t kLargest = int64_t{1} << 60;
@@ -38,7 +35,8 @@ absl::StatusOr<std::shared_ptr<FileSpace>> FileSpace::Create(int fd,
   }
   std::shared_ptr<FileSpace> space(new FileSpace(fd, std::move(path), options));
   absl::MutexLock lock(&space->mutex_);
-  const int64_t initial = RoundUp(std::min(options.initial_bytes, kLargest));
+  const int64_t initial =
+      RoundUp(std::min(options.initial_bytes, kLargest), kUnit);
   if (initial > 0) TESSERA_RETURN_IF_ERROR(space->Extend(initial));
   return space;
 }
@@ -49,7 +47,7 @@ absl::StatusOr<std::shared_ptr<const FileExtent>> FileSpace::Allocate(
     return absl::InvalidArgumentError(absl::StrCat(
         "file ", path_, ": an extent of ", bytes, " bytes; 0 to ", kLargest));
   }
-  const int64_t size = RoundUp(bytes);
+  const int64_t size = RoundUp(bytes, kUnit);
   absl::MutexLock lock(&mutex_);
   std::optional<int64_t> start = extents_.Allocate(size, kUnit);
   if (!start.has_value()) {
@@ -76,8 +74,9 @@ absl::Status FileSpace::Grow(int64_t bytes) {
         ". Drop blocks, or raise it"));
   }
   const int64_t step = std::min(options_.growth_bytes, kLargest);
-  const int64_t wanted = std::min(RoundUp(std::max(needed, capacity + step)),
-                                  options_.max_bytes / kUnit * kUnit);
+  const int64_t wanted =
+      std::min(RoundUp(std::max(needed, capacity + step), kUnit),
+               options_.max_bytes / kUnit * kUnit);
   if (wanted > needed && Extend(wanted).ok()) return absl::OkStatus();
   return Extend(needed);
 }

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "offload/tier/extent_allocator.h"
+#include "base/extent_allocator.h"
 
 namespace tessera::offload {
 

@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/os/unique_fd.h"
+#include "base/steady_now.h"
 
 namespace tessera::offload {
 namespace {
@@ -87,7 +87,7 @@ class UringEngine final : public IoEngine {
   std::vector<Result> failed_ ABSL_GUARDED_BY(mutex_);
   // Requests in the ring or with the kernel.
   size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::optional<absl::Time> refused_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> refused_since_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread reaper_;
 };
@@ -172,7 +172,7 @@ void UringEngine::Enter() {
 }
 
 void UringEngine::Refused(int error) {
-  const absl::Time now = absl::Now();
+  const absl::Duration now = SteadyNow();
   if (!refused_since_.has_value()) refused_since_ = now;
   // Short of memory or of completion entries.
   const bool may_pass = error == 0 || error == EAGAIN || error == EBUSY;

@@ -56,26 +56,6 @@ struct DecadeTables {
 constexpr DecadeTables kDecades = {MakeDecadeTable<true>(),
                                    MakeDecadeTable<false>()};
 
-// StepNumbers, rounded to the type of the computation.
-template <typename S>
-struct Numbers {
-  explicit Numbers(const StepNumbers& n)
-      : gradient_scale(static_cast<S>(n.gradient_scale)),
-        decay_in_gradient(static_cast<S>(n.decay_in_gradient)),
-        kept(static_cast<S>(n.kept)),
-        beta1(static_cast<S>(n.beta1)),
-        fresh1(static_cast<S>(n.fresh1)),
-        beta2(static_cast<S>(n.beta2)),
-        fresh2(static_cast<S>(n.fresh2)),
-        root_correction(static_cast<S>(n.root_correction)),
-        epsilon(static_cast<S>(n.epsilon)),
-        rate(static_cast<S>(n.rate)) {}
-
-  S gradient_scale, decay_in_gradient, kept;
-  S beta1, fresh1, beta2, fresh2;
-  S root_correction, epsilon, rate;
-};
-
 constexpr int MomentsOf(StepRule rule) {
   if (rule == StepRule::kPlain) return 0;
   return rule == StepRule::kAdamW ? 2 : 1;
@@ -412,7 +392,7 @@ void LaunchTyped(KernelStream stream, const StepJob& job) {
   const auto grid =
       static_cast<unsigned>((job.count + elements - 1) / elements);
   Launch(StepKernel<S, rule, kBlocks>, grid, threads, 0, stream, job,
-         Numbers<S>(job.numbers), kDecades);
+         job.numbers.As<S>(), kDecades);
 }
 
 template <StepRule rule>

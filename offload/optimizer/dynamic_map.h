@@ -24,7 +24,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 namespace tessera::offload {
 

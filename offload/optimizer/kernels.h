@@ -33,17 +33,29 @@ struct MomentPointer {
   float* largest = nullptr;
 };
 
-// The factors that are constant during a step.
-struct StepNumbers {
-  double gradient_scale = 1;  // unscale * clip_factor.
-  double decay_in_gradient = 0;
-  double kept = 1;  // The parameter's factor under decoupled decay.
-  double beta1 = 0, fresh1 = 1;
-  double beta2 = 0, fresh2 = 1;
-  double root_correction = 1;  // 1 / sqrt(1 - beta2^t).
-  double epsilon = 0;
-  double rate = 0;
+// The factors that are constant during a step, in the type of the computation.
+template <typename S>
+struct Numbers {
+  S gradient_scale = 1;  // unscale * clip_factor.
+  S decay_in_gradient = 0;
+  S kept = 1;  // The parameter's factor under decoupled decay.
+  S beta1 = 0, fresh1 = 1;
+  S beta2 = 0, fresh2 = 1;
+  S root_correction = 1;  // 1 / sqrt(1 - beta2^t).
+  S epsilon = 0;
+  S rate = 0;
+
+  template <typename T>
+  Numbers<T> As() const {
+    const auto as = [](S value) { return static_cast<T>(value); };
+    return {as(gradient_scale), as(decay_in_gradient),
+            as(kept),           as(beta1),
+            as(fresh1),         as(beta2),
+            as(fresh2),         as(root_correction),
+            as(epsilon),        as(rate)};
+  }
 };
+using StepNumbers = Numbers<double>;
 
 struct StepJob {
   StepRule rule = StepRule::kAdamW;

@@ -1,6 +1,5 @@
 #include "offload/optimizer/testing/moment_codec.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>

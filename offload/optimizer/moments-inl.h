@@ -186,12 +186,13 @@ HWY_INLINE Decade<hn::Vec<D>> ClimbToDecade(D d, hn::Vec<D> x) {
 template <bool kSigned, class D>
 HWY_INLINE hn::Vec<D> RanksOf(D d, hn::Vec<D> x) {
   using Map = DynamicMap<kSigned>;
-  Decade<hn::Vec<D>> decade;
-  if constexpr (hn::MaxLanes(D()) < 8) {
-    decade = ClimbToDecade<kSigned>(d, x);
-  } else {
-    decade = LookUpDecade<kSigned>(d, x);
-  }
+  const auto decade = [&]() HWY_ATTR {
+    if constexpr (hn::MaxLanes(D()) < 8) {
+      return ClimbToDecade<kSigned>(d, x);
+    } else {
+      return LookUpDecade<kSigned>(d, x);
+    }
+  }();
   const auto steps = decade.steps;
   const auto offset =
       hn::Sub(hn::Mul(steps, hn::Set(d, 8.0f / 9.0f)), hn::Set(d, 0.5f));

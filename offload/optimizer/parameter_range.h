@@ -58,6 +58,8 @@ class BasicTypedSpan {
   }
 
   Byte* data() const { return data_; }
+  // Operand of an operation (base/device/operation_queue.h).
+  Byte*& address() { return data_; }
   DType dtype() const { return dtype_; }
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

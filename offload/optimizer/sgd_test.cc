@@ -1,6 +1,5 @@
 #include "offload/optimizer/sgd.h"
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/dtype/dtype.h"
+#include "base/highway_targets.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/statistics_kernel.cc"
 #include "hwy/foreach_target.h"

@@ -3,8 +3,8 @@
 #include <type_traits>
 
 #include "base/dtype/dtype.h"
+#include "base/highway_targets.h"
 #include "offload/optimizer/kernels.h"
-#include "offload/optimizer/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/step_kernel.cc"
 #include "hwy/foreach_target.h"
@@ -21,26 +21,6 @@ namespace HWY_NAMESPACE {
 // The update of an element by each rule, and the sweep over a tile. Products
 // and sums are separate instructions, and divisions and roots follow IEEE 754,
 // so results are bit-identical on every instruction set.
-
-// StepNumbers, rounded to the type of the computation.
-template <typename S>
-struct Numbers {
-  explicit Numbers(const StepNumbers& n)
-      : gradient_scale(static_cast<S>(n.gradient_scale)),
-        decay_in_gradient(static_cast<S>(n.decay_in_gradient)),
-        kept(static_cast<S>(n.kept)),
-        beta1(static_cast<S>(n.beta1)),
-        fresh1(static_cast<S>(n.fresh1)),
-        beta2(static_cast<S>(n.beta2)),
-        fresh2(static_cast<S>(n.fresh2)),
-        root_correction(static_cast<S>(n.root_correction)),
-        epsilon(static_cast<S>(n.epsilon)),
-        rate(static_cast<S>(n.rate)) {}
-
-  S gradient_scale, decay_in_gradient, kept;
-  S beta1, fresh1, beta2, fresh2;
-  S root_correction, epsilon, rate;
-};
 
 // Returns average * beta + value * fresh.
 template <class D, class V = hn::Vec<D>, typename S = hn::TFromD<D>>
@@ -191,7 +171,7 @@ void RunTiles(const StepJob& job) {
   alignas(kLine) S gradient[kLargestTile];
   alignas(kLine) S first[kLargestTile];
   alignas(kLine) S second[kLargestTile];
-  const Numbers<S> numbers(job.numbers);
+  const auto numbers = job.numbers.As<S>();
   const int64_t tile = TileOf(job);
   int64_t next = Lead(job);
   if (next == 0) next = tile;

@@ -1,12 +1,10 @@
 // Errors of the tier, misuse and random steps: no data is lost, nothing hangs,
 // and the budget is respected.
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <random>
 #include <string>
-#include <thread>
 
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"

@@ -1,6 +1,5 @@
 #include <cstddef>
 #include <memory>
-#include <string>
 
 #include "base/device/cuda_runtime.h"
 #include "base/status_matchers.h"

@@ -1,6 +1,5 @@
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <thread>

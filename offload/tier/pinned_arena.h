@@ -22,8 +22,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/extent_allocator.h"
 #include "base/tensor/memory.h"
-#include "offload/tier/extent_allocator.h"
 
 namespace tessera::offload {
 

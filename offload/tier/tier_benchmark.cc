@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arithmetic.h"
 #include "base/os/unique_fd.h"
 #include "base/tensor/memory.h"
 #include "benchmark/benchmark.h"
@@ -46,12 +47,6 @@ double SecondsOf(const std::function<void()>& work) {
   const auto start = Clock::now();
   work();
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Alternates passes of a tier and of its floor, each of `bytes` bytes.

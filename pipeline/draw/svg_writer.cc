@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
 namespace tessera::pipeline {
@@ -132,39 +133,20 @@ size_t CharacterLength(std::string_view text) {
   return is_character ? length : 0;
 }
 
-void AppendCharacter(std::string_view character, std::string& text) {
-  switch (character[0]) {
-    case '&':
-      text += "&amp;";
-      break;
-    case '<':
-      text += "&lt;";
-      break;
-    case '>':
-      text += "&gt;";
-      break;
-    case '"':
-      text += "&quot;";
-      break;
-    case '\'':
-      text += "&#39;";
-      break;
-    default:
-      text += character;
-  }
-}
-
 }  // namespace
 
 std::string XmlText(std::string_view text) {
-  std::string escaped;
-  escaped.reserve(text.size());
+  std::string allowed;
   while (!text.empty()) {
     const size_t length = CharacterLength(text);
-    AppendCharacter(length == 0 ? "?" : text.substr(0, length), escaped);
-    text.remove_prefix(length == 0 ? 1 : length);
+    allowed += length == 0 ? "?" : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
   }
-  return escaped;
+  return absl::StrReplaceAll(allowed, {{"&", "&amp;"},
+                                       {"<", "&lt;"},
+                                       {">", "&gt;"},
+                                       {"\"", "&quot;"},
+                                       {"'", "&#39;"}});
 }
 
 std::string PixelText(double pixels) {

@@ -345,9 +345,13 @@ absl::Status Executor::ReadLosses() {
 // Each loss is on one rank and 0 on all others, so sums are exact and the mean
 // does not depend on the schedule.
 absl::StatusOr<StepResult> Executor::ShareLosses() {
+  const collectives::Buffer losses{std::span(losses_)};
   TESSERA_RETURN_IF_ERROR(
-      communicator_.host().AllReduce(collectives::Buffer(std::span(losses_)),
-                                     collectives::Reduction::Sum(), Call()),
+      communicator_.host().RunPrepared(
+          share_losses_,
+          collectives::AllReduceOf(losses, losses,
+                                   collectives::Reduction::Sum()),
+          Call()),
       Annotate(_, absl::StrCat("rank ", communicator_.rank().value(),
                                ": the losses of all micro-batches")));
   StepResult result;

@@ -201,6 +201,7 @@ class Executor {
   StepRunner training_;
   StepRunner forward_;
   std::vector<double> losses_;  // By micro-batch; 0 if on another rank.
+  std::optional<collectives::PreparedOperation> share_losses_;
   bool negotiated_ = false;
   bool started_ = false;
   absl::Status broken_;

@@ -4,13 +4,13 @@
 // right after it, the same messages and collectives on the communicator alone;
 // the difference of the medians, by action, is the overhead. The floor is the
 // engine's own cost, raw_us.
-#include <algorithm>
 #include <chrono>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 #include "benchmark/benchmark.h"
 #include "collectives/testing/run_ranks.h"
@@ -42,13 +42,6 @@ double Seconds() {
   return std::chrono::duration<double>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-double Median(std::vector<double> values) {
-  const auto middle =
-      values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Makes only the communicator calls of a step.

@@ -1,5 +1,4 @@
 // Tests which errors ranks report, and how soon.
-#include <memory>
 #include <string>
 
 #include "absl/time/clock.h"

@@ -2,8 +2,6 @@
 // schedule gives the results of a plain loop, and a rank that dies is named.
 #include <signal.h>
 
-#include <algorithm>
-
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"

@@ -317,10 +317,6 @@ absl::StatusOr<Schedule> ScheduleOf(const json& document) {
   return schedule;
 }
 
-std::string QuotedJson(std::string_view text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 void AppendRank(const std::vector<Action>& actions, std::string& text) {
   absl::StrAppend(&text, "    [");
   for (size_t at = 0; at < actions.size(); ++at) {
@@ -345,7 +341,7 @@ std::string WriteJson(const Schedule& schedule) {
     rank_of.push_back(schedule.map.RankOf(stage));
   }
   std::string text = absl::StrCat(
-      "{\n  \"schedule\": ", QuotedJson(schedule.name),
+      "{\n  \"schedule\": ", DumpJson(json(schedule.name)),
       ",\n  \"stages\": ", schedule.map.stages(),
       ",\n  \"microbatches\": ", schedule.microbatches,
       ",\n  \"map\": {\"ranks\": [", absl::StrJoin(rank_of, ", "),

@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/device/staging.h"
 #include "base/status_macros.h"
+#include "base/tensor/layout.h"
+#include "base/tensor/tensor.h"
 #include "tensor_parallel/context/ring_attention.h"
 #include "tensor_parallel/context/ulysses_attention.h"
 #include "tensor_parallel/layers/linear.h"
@@ -187,22 +189,6 @@ absl::Status CheckHeld(const PooledTensor& tensor, const char* pass) {
 
 }  // namespace
 
-int64_t AttentionActivations::bytes() const {
-  return query.bytes() + key.bytes() + value.bytes() + output.bytes() +
-         log_sum_exp.bytes() + qkv_gradient.bytes() + sinks_gradient.bytes() +
-         query_norm.bytes() + key_norm.bytes() + latent.bytes();
-}
-
-void AttentionActivations::Clear() {
-  for (PooledTensor* tensor : {&query, &key, &value, &output, &log_sum_exp,
-                               &qkv_gradient, &sinks_gradient}) {
-    tensor->Release();
-  }
-  query_norm.Clear();
-  key_norm.Clear();
-  latent.Clear();
-}
-
 absl::StatusOr<std::optional<ConstTensorView>> WindowMask::Of(
     int64_t sequences) {
   if (window_ == 0) return std::optional<ConstTensorView>();
@@ -228,25 +214,32 @@ absl::StatusOr<std::optional<ConstTensorView>> WindowMask::Of(
   return std::optional(used);
 }
 
-absl::StatusOr<ConstTensorView> TokenPositions::Of(int64_t sequences) {
-  const auto length = static_cast<int64_t>(positions_.size());
-  const int64_t tokens = sequences * length;
-  if (!uploaded_ || uploaded_->element_count() < tokens) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView memory,
-                             tokens_.Get(DType::kI64, {{tokens}}));
-    std::vector<int64_t> all;
-    all.reserve(static_cast<size_t>(tokens));
-    for (int64_t i = 0; i < sequences; ++i) {
-      all.insert(all.end(), positions_.begin(), positions_.end());
+absl::StatusOr<ConstTensorView> RotaryTables::Of(const Rotation& rotation,
+                                                 DType dtype) {
+  const DType statistics = GradientDType(dtype);
+  for (const Table& table : tables_) {
+    if (table.rotation == rotation && table.values.dtype() == statistics) {
+      return ConstTensorView(table.values.view());
     }
-    StagingPool staging(group_.queue());
-    TESSERA_RETURN_IF_ERROR(staging.Upload(
-        std::as_bytes(std::span(all)),
-        {memory.data(), static_cast<size_t>(memory.size_in_bytes())}));
-    TESSERA_RETURN_IF_ERROR(group_.queue().Synchronize());
-    uploaded_ = memory;
   }
-  return uploaded_->Narrow(0, 0, tokens);
+  const Dims shape = {static_cast<int64_t>(positions_.size()),
+                      2 * static_cast<int64_t>(rotation.frequencies.size())};
+  TESSERA_ASSIGN_OR_RETURN(Tensor values,
+                           Tensor::Create(statistics, shape, group_.memory()));
+  const TensorView view = values.view();
+  const auto bytes = static_cast<size_t>(view.size_in_bytes());
+  StagingPool staging(group_.queue());
+  TESSERA_ASSIGN_OR_RETURN(const StagedUpload upload, staging.Stage(bytes));
+  if (group_.ops().computes()) {
+    TESSERA_ASSIGN_OR_RETURN(
+        const TensorView staged,
+        TensorView::Create(upload.bytes(), statistics, shape));
+    SetRotaryTable(rotation, positions_, staged);
+  }
+  TESSERA_RETURN_IF_ERROR(staging.Send(upload, {view.data(), bytes}));
+  TESSERA_RETURN_IF_ERROR(group_.queue().Synchronize());
+  tables_.push_back({rotation, std::move(values)});
+  return ConstTensorView(view);
 }
 
 absl::StatusOr<ContextAttentionOptions> AttentionCore::OptionsOf(
@@ -280,10 +273,9 @@ absl::StatusOr<AttentionCore> AttentionCore::Create(
                            QkNorms(group, options, partition));
   TESSERA_ASSIGN_OR_RETURN(std::optional<Parameter> sinks,
                            SinksOf(group, options, partition));
-  return AttentionCore(
-      group, options, local, std::move(partition), context.layout.length(),
-      context.layout.PositionsOf(context.group.rank()), std::move(norms),
-      std::move(sinks), std::move(attention));
+  return AttentionCore(group, context, options, local, std::move(partition),
+                       std::move(norms), std::move(sinks),
+                       std::move(attention));
 }
 
 absl::StatusOr<TokenBatch> AttentionCore::BatchOf(int64_t sequences) const {
@@ -293,7 +285,7 @@ absl::StatusOr<TokenBatch> AttentionCore::BatchOf(int64_t sequences) const {
   }
   TESSERA_ASSIGN_OR_RETURN(
       const Partition tokens,
-      Partition::Balanced(sequences * length(), group_.size()));
+      Partition::Balanced(sequences * positions_, group_.size()));
   return TokenBatch{sequences, tokens};
 }
 
@@ -309,12 +301,11 @@ absl::StatusOr<TensorView> AttentionCore::ReserveHeads(
                         {{batch.tokens.size(), heads, options_.head_size}});
 }
 
-absl::Status AttentionCore::Rotate(const TokenBatch& batch, bool inverse,
-                                   TensorView x) {
+absl::Status AttentionCore::Rotate(bool inverse, TensorView x) {
   if (!options_.rotary) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView positions,
-                           positions_.Of(batch.sequences));
-  return group_.ops().Run(op::Rotate{rotation_, inverse, positions, x});
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView table,
+                           rotary_->Of(rotation_, options_.dtype));
+  return group_.ops().Run(op::Rotate{inverse, table, x});
 }
 
 absl::Status AttentionCore::MoveLatent(TensorView fused, const Heads& heads,
@@ -362,7 +353,7 @@ absl::Status AttentionCore::SetLatentHeads(const TokenBatch& batch,
   }
   TESSERA_RETURN_IF_ERROR(
       MoveLatent(fused, {query, key, value}, /*back=*/false));
-  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, query));
+  TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/false, query));
   // All heads of keys have the same rotated part.
   PooledTensor memory(activations.query.pool());
   TESSERA_ASSIGN_OR_RETURN(
@@ -375,7 +366,7 @@ absl::Status AttentionCore::SetLatentHeads(const TokenBatch& batch,
   TESSERA_ASSIGN_OR_RETURN(const TensorView packed,
                            HeadsAt(rope, 1, {0, 0, latent.rope}));
   TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, packed}));
-  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, rope));
+  TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/false, rope));
   TESSERA_ASSIGN_OR_RETURN(const TensorView repeated,
                            HeadsAt(rope, heads, {0, 0, latent.rope}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView in_keys,
@@ -390,7 +381,7 @@ absl::Status AttentionCore::SetLatentGradient(const TokenBatch& batch,
                                               TensorView fused,
                                               TensorPool& pool) {
   const LatentOptions& latent = options_.latent;
-  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, gradients.query));
+  TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/true, gradients.query));
   TESSERA_RETURN_IF_ERROR(MoveLatent(fused, gradients, /*back=*/true));
   const int64_t begin = fused_size() - latent.rope;
   TESSERA_ASSIGN_OR_RETURN(
@@ -421,7 +412,7 @@ absl::Status AttentionCore::SetLatentGradient(const TokenBatch& batch,
   TESSERA_ASSIGN_OR_RETURN(const TensorView first, ropes.Narrow(0, 0, 1));
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
                            first.Reshape({{tokens, 1, latent.rope}}));
-  TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, sum));
+  TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/true, sum));
   TESSERA_ASSIGN_OR_RETURN(const TensorView packed,
                            HeadsAt(sum, 1, {0, 0, latent.rope}));
   return group_.ops().Run(op::Copy{packed, to});
@@ -446,9 +437,51 @@ absl::StatusOr<ConstTensorView> AttentionCore::Padded(const TokenBatch& batch,
   return ConstTensorView(padded);
 }
 
+absl::StatusOr<ContextAttention::Gradients> AttentionCore::HeadsIn(
+    const TokenBatch& batch, const TensorView& qkv) const {
+  const int64_t row = qkv.shape()[1], d = options_.head_size;
+  const auto part = [&](int64_t of) -> absl::StatusOr<TensorView> {
+    const IndexRange columns = partition_.LocalRange(of, group_.rank());
+    TESSERA_ASSIGN_OR_RETURN(
+        Layout layout,
+        Layout::Strided({{batch.sequences, positions_, columns.size() / d, d}},
+                        {{positions_ * row, row, d, 1}}));
+    return TensorView::Create(
+        {qkv.data(), static_cast<size_t>(qkv.size_in_bytes())}, qkv.dtype(),
+        std::move(layout), columns.begin, qkv.kind());
+  };
+  TESSERA_ASSIGN_OR_RETURN(const TensorView query, part(kQuery));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView key, part(kKey));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView value, part(kValue));
+  return ContextAttention::Gradients{query, key, value};
+}
+
+absl::Status AttentionCore::RotateIn(bool inverse, const TensorView& qkv) {
+  const int64_t d = options_.head_size;
+  // Keys follow queries.
+  const IndexRange queries = partition_.LocalRange(kQuery, group_.rank());
+  const int64_t heads = local_.heads + local_.kv_heads;
+  TESSERA_ASSIGN_OR_RETURN(
+      Layout layout,
+      Layout::Strided({{qkv.shape()[0], heads, d}}, {{qkv.shape()[1], d, 1}}));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView both,
+      TensorView::Create({qkv.data(), static_cast<size_t>(qkv.size_in_bytes())},
+                         qkv.dtype(), std::move(layout), queries.begin,
+                         qkv.kind()));
+  return Rotate(inverse, both);
+}
+
+absl::Status AttentionCore::CheckHeads(const AttentionActivations& activations,
+                                       const char* pass) const {
+  return CheckHeld(cuts_heads_in_place() ? activations.qkv : activations.query,
+                   pass);
+}
+
 absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
                                      AttentionActivations& activations) {
   if (options_.is_latent()) return SetLatentHeads(batch, qkv, activations);
+  if (cuts_heads_in_place()) return RotateIn(/*inverse=*/false, qkv);
   PooledTensor* const targets[] = {&activations.query, &activations.key,
                                    &activations.value};
   for (const int64_t part : {kQuery, kKey, kValue}) {
@@ -456,7 +489,7 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
     TESSERA_ASSIGN_OR_RETURN(const TensorView to,
                              ReserveHeads(batch, heads, *targets[part]));
     TESSERA_ASSIGN_OR_RETURN(const TensorView from, PartOf(qkv, part));
-    if (part != kValue && !norms_.empty()) {
+    if (part != kValue) {
       TESSERA_RETURN_IF_ERROR(SetNormalised(
           batch, from, norms_[static_cast<size_t>(part)],
           part == kQuery ? activations.query_norm : activations.key_norm, to));
@@ -465,7 +498,7 @@ absl::Status AttentionCore::SetHeads(const TokenBatch& batch, TensorView qkv,
       TESSERA_RETURN_IF_ERROR(group_.ops().Run(op::Copy{from, flat}));
     }
     if (part == kValue) continue;
-    TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/false, to));
+    TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/false, to));
   }
   return absl::OkStatus();
 }
@@ -548,16 +581,22 @@ absl::Status AttentionCore::FinishGradients() {
 
 absl::StatusOr<ContextAttention::Inputs> AttentionCore::InputsOf(
     const TokenBatch& batch, const AttentionActivations& activations) {
+  std::optional<ConstTensorView> first_keys = activations.first_keys;
+  if (!first_keys.has_value()) {
+    TESSERA_ASSIGN_OR_RETURN(first_keys, mask_.Of(batch.sequences));
+  }
+  if (cuts_heads_in_place()) {
+    TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Gradients heads,
+                             HeadsIn(batch, activations.qkv.view()));
+    return ContextAttention::Inputs{heads.query, heads.key, heads.value,
+                                    first_keys};
+  }
   TESSERA_ASSIGN_OR_RETURN(const TensorView query,
                            BySequence(batch, activations.query.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView key,
                            BySequence(batch, activations.key.view()));
   TESSERA_ASSIGN_OR_RETURN(const TensorView value,
                            BySequence(batch, activations.value.view()));
-  std::optional<ConstTensorView> first_keys = activations.first_keys;
-  if (!first_keys.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(first_keys, mask_.Of(batch.sequences));
-  }
   return ContextAttention::Inputs{query, key, value, first_keys};
 }
 
@@ -637,7 +676,7 @@ absl::Status AttentionCore::SetQkvGradient(
   const TensorView parts[] = {gradients.query, gradients.key, gradients.value};
   for (const int64_t part : {kQuery, kKey, kValue}) {
     if (part != kValue) {
-      TESSERA_RETURN_IF_ERROR(Rotate(batch, /*inverse=*/true, parts[part]));
+      TESSERA_RETURN_IF_ERROR(Rotate(/*inverse=*/true, parts[part]));
     }
     if (part != kValue && !norms_.empty()) {
       TESSERA_RETURN_IF_ERROR(NormGradient(
@@ -652,9 +691,34 @@ absl::Status AttentionCore::SetQkvGradient(
   return absl::OkStatus();
 }
 
+absl::Status AttentionCore::BackwardInPlace(const TokenBatch& batch,
+                                            ConstTensorView output_gradient,
+                                            AttentionActivations& activations) {
+  TESSERA_ASSIGN_OR_RETURN(
+      const ConstTensorView gradient,
+      output_gradient.Reshape(
+          {{batch.tokens.size(), local_.heads, options_.head_size}}));
+  TESSERA_RETURN_IF_ERROR(SetSinksGradient(gradient, activations));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView whole,
+      activations.qkv_gradient.Reserve(options_.dtype,
+                                       {{batch.tokens.size(), fused_size()}}));
+  TESSERA_ASSIGN_OR_RETURN(const ContextAttention::Gradients heads,
+                           HeadsIn(batch, whole));
+  TESSERA_RETURN_IF_ERROR(Propagate(batch, gradient, activations, heads));
+  activations.qkv.Release();
+  activations.log_sum_exp.Release();
+  return RotateIn(/*inverse=*/true, whole);
+}
+
 absl::Status AttentionCore::Backward(const TokenBatch& batch,
                                      ConstTensorView output_gradient,
                                      AttentionActivations& activations) {
+  // Several ranks sum gradients of keys and values in buffers of their own.
+  if (cuts_heads_in_place() && attention_ != nullptr &&
+      attention_->layout().ranks() == 1) {
+    return BackwardInPlace(batch, output_gradient, activations);
+  }
   TensorPool& pool = activations.query.pool();
   PooledTensor query(pool), key(pool), value(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView dq,
@@ -671,9 +735,12 @@ absl::Status AttentionCore::Backward(const TokenBatch& batch,
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
                              Padded(batch, output_gradient, memory));
     TESSERA_RETURN_IF_ERROR(SetSinksGradient(gradient, activations));
-    TESSERA_RETURN_IF_ERROR(
-        Propagate(batch, gradient, activations, {dq, dk, dv}));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView q, BySequence(batch, dq));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView k, BySequence(batch, dk));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView v, BySequence(batch, dv));
+    TESSERA_RETURN_IF_ERROR(Propagate(batch, gradient, activations, {q, k, v}));
   }
+  activations.qkv.Release();
   activations.query.Release();
   activations.key.Release();
   activations.value.Release();
@@ -693,13 +760,7 @@ absl::Status AttentionCore::Propagate(
                            BySequence(batch, activations.log_sum_exp.view()));
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView gradient,
                            BySequence(batch, output_gradient));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView dq,
-                           BySequence(batch, gradients.query));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView dk,
-                           BySequence(batch, gradients.key));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView dv,
-                           BySequence(batch, gradients.value));
-  return attention_->Backward(inputs, o, lse, gradient, {dq, dk, dv});
+  return attention_->Backward(inputs, o, lse, gradient, gradients);
 }
 
 absl::StatusOr<Attention> Attention::Create(const TensorGroup& group,
@@ -814,11 +875,13 @@ absl::Status Attention::Forward(const TokenBatch& batch, ConstTensorView x,
                                 AttentionActivations& activations) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
   PooledTensor memory(activations.query.pool());
+  PooledTensor& projected =
+      core_.cuts_heads_in_place() ? activations.qkv : memory;
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView qkv,
-      memory.Reserve(options_.dtype,
-                     {{batch.tokens.size(),
-                       qkv_ ? qkv_->local_out() : latent_->local_out()}}));
+      projected.Reserve(options_.dtype,
+                        {{batch.tokens.size(),
+                          qkv_ ? qkv_->local_out() : latent_->local_out()}}));
   TESSERA_RETURN_IF_ERROR(
       qkv_ ? qkv_->Forward(batch.tokens, x, qkv)
            : latent_->Forward(batch.tokens, x, qkv, activations.latent));
@@ -842,7 +905,7 @@ absl::Status Attention::BackwardInput(const TokenBatch& batch,
                                       TensorView x_gradient,
                                       AttentionActivations& activations) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
-  TESSERA_RETURN_IF_ERROR(CheckHeld(activations.query, "BackwardInput"));
+  TESSERA_RETURN_IF_ERROR(core_.CheckHeads(activations, "BackwardInput"));
   TESSERA_RETURN_IF_ERROR(AttendAgain(batch, activations));
   PooledTensor memory(activations.query.pool());
   TESSERA_ASSIGN_OR_RETURN(
@@ -888,7 +951,7 @@ absl::Status Attention::Backward(const TokenBatch& batch,
                                  AttentionActivations& activations) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(CheckGradients());
-  TESSERA_RETURN_IF_ERROR(CheckHeld(activations.query, "Backward"));
+  TESSERA_RETURN_IF_ERROR(core_.CheckHeads(activations, "Backward"));
   TESSERA_RETURN_IF_ERROR(AttendAgain(batch, activations));
   PooledTensor memory(activations.query.pool());
   TESSERA_ASSIGN_OR_RETURN(

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
+#include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/blocks/latent_projection.h"
 #include "tensor_parallel/context/context_attention.h"
@@ -68,6 +69,29 @@ struct AttentionOptions {
   int64_t value_size() const { return is_latent() ? latent.value : head_size; }
 };
 
+// The cosines and sines of a rank's positions on the device, for op::Rotate.
+// Blocks that are executed one after the other may share them.
+class RotaryTables {
+ public:
+  // `positions` are those of one sequence; all sequences have the same.
+  RotaryTables(const TensorGroup& group, std::vector<int64_t> positions)
+      : group_(group), positions_(std::move(positions)) {}
+
+  // Statistics of `dtype` [positions, 2 pairs]. The first call for a rotation
+  // computes and uploads them, and waits on the host.
+  absl::StatusOr<ConstTensorView> Of(const Rotation& rotation, DType dtype);
+
+ private:
+  struct Table {
+    Rotation rotation;
+    Tensor values;
+  };
+
+  TensorGroup group_;
+  std::vector<int64_t> positions_;
+  std::vector<Table> tables_;  // Few: a model has one rotation or two.
+};
+
 // The ranks that share the positions of a sequence, with ops on their device; a
 // single rank without context parallelism.
 struct ContextGroup {
@@ -78,35 +102,14 @@ struct ContextGroup {
   // own with `algorithm`.
   std::shared_ptr<ContextAttention> core = nullptr;
   ContextAlgorithm algorithm = ContextAlgorithm::kRing;
+  // Tables of the rank's positions. Null: each block creates its own.
+  std::shared_ptr<RotaryTables> rotary = nullptr;
 };
 
 // The tokens of a micro-batch that a rank processes.
 struct TokenBatch {
   int64_t sequences = 0;
   Partition tokens;  // The rank's tokens, over the tensor group.
-};
-
-// The positions of a micro-batch's tokens on the device, for Ops::Rotate.
-class TokenPositions {
- public:
-  // `positions` are those of one sequence; all sequences have the same.
-  TokenPositions(const TensorGroup& group, std::vector<int64_t> positions)
-      : group_(group),
-        positions_(std::move(positions)),
-        tokens_(group.memory(), group.queue()) {}
-
-  // The positions of one sequence.
-  const std::vector<int64_t>& positions() const { return positions_; }
-
-  // i64 [sequences * positions]. Uploads the positions, and waits on the host,
-  // if no earlier call had as many sequences.
-  absl::StatusOr<ConstTensorView> Of(int64_t sequences);
-
- private:
-  TensorGroup group_;
-  std::vector<int64_t> positions_;
-  ReusableTensor tokens_;
-  std::optional<ConstTensorView> uploaded_;
 };
 
 // The mask of a sliding window on the device, for ContextAttention.
@@ -134,18 +137,11 @@ class WindowMask {
 };
 
 // The activations of the norm of the query or key heads, for a micro-batch.
-struct HeadNormActivations {
+struct HeadNormActivations : TensorParts<HeadNormActivations> {
   explicit HeadNormActivations(TensorPool& pool)
       : input(pool), state(pool), weight_gradient(pool) {}
 
-  int64_t bytes() const {
-    return input.bytes() + state.bytes() + weight_gradient.bytes();
-  }
-  void Clear() {
-    input.Release();
-    state.Clear();
-    weight_gradient.Release();
-  }
+  auto parts() { return std::tie(input, state, weight_gradient); }
 
   PooledTensor input;  // [tokens, its heads, head_size]
   NormState state;
@@ -154,9 +150,10 @@ struct HeadNormActivations {
 };
 
 // The activations of a micro-batch that are kept from forward to backward.
-struct AttentionActivations {
+struct AttentionActivations : TensorParts<AttentionActivations> {
   explicit AttentionActivations(TensorPool& pool)
-      : query(pool),
+      : qkv(pool),
+        query(pool),
         key(pool),
         value(pool),
         output(pool),
@@ -167,14 +164,20 @@ struct AttentionActivations {
         key_norm(pool),
         latent(pool) {}
 
-  int64_t bytes() const;
-  void Clear();
+  auto parts() {
+    return std::tie(qkv, query, key, value, output, log_sum_exp, qkv_gradient,
+                    sinks_gradient, query_norm, key_norm, latent);
+  }
   // Drops the core's activations, which the backward then recomputes.
   void ClearCore() {
     output.Release();
     log_sum_exp.Release();
   }
 
+  // [tokens, its columns]: the projection, with queries and keys rotated in
+  // place. With norms of heads and with latent attention it is not kept, but
+  // the three parts are.
+  PooledTensor qkv;
   PooledTensor query;  // [tokens, its heads, head_size], rotated.
   PooledTensor key;    // [tokens, its kv heads, head_size], rotated.
   PooledTensor value;
@@ -209,10 +212,18 @@ class AttentionCore {
   }
   absl::StatusOr<TokenBatch> BatchOf(int64_t sequences) const;
 
-  // Sets query, key and value from the result of the projection.
+  // True if heads are used where the projection has them (activations.qkv).
+  bool cuts_heads_in_place() const {
+    return !options_.is_latent() && norms_.empty();
+  }
+  // Rotates the heads of the result of the projection, or sets query, key and
+  // value from it.
   absl::Status SetHeads(const TokenBatch& batch, TensorView qkv,
                         AttentionActivations& activations);
-  // Computes output and log_sum_exp from query, key and value.
+  // FailedPrecondition unless a forward has set them.
+  absl::Status CheckHeads(const AttentionActivations& activations,
+                          const char* pass) const;
+  // Computes output and log_sum_exp from the heads.
   absl::Status Attend(const TokenBatch& batch,
                       AttentionActivations& activations);
   // Computes qkv_gradient from the gradient of the output, [tokens, its heads x
@@ -240,18 +251,24 @@ class AttentionCore {
   Parameter* sinks() { return sinks_ ? &*sinks_ : nullptr; }
 
  private:
-  AttentionCore(const TensorGroup& group, const AttentionOptions& options,
+  AttentionCore(const TensorGroup& group, const ContextGroup& context,
+                const AttentionOptions& options,
                 const ContextAttentionOptions& local, FusedPartition partition,
-                int64_t length, std::vector<int64_t> positions,
                 std::vector<RmsNorm> norms, std::optional<Parameter> sinks,
                 std::shared_ptr<ContextAttention> attention)
       : group_(group),
         options_(options),
         local_(local),
         partition_(std::move(partition)),
-        positions_(group, std::move(positions)),
+        positions_(context.layout.SizeOf(context.group.rank())),
+        rotary_(
+            context.rotary != nullptr
+                ? context.rotary
+                : std::make_shared<RotaryTables>(
+                      group, context.layout.PositionsOf(context.group.rank()))),
         rotation_(options.rotary.has_value()
-                      ? options.rotary->Of(options.rotary_size(), length)
+                      ? options.rotary->Of(options.rotary_size(),
+                                           context.layout.length())
                       : Rotation()),
         mask_(group, attention == nullptr ? 0 : options.window, attention),
         norms_(std::move(norms)),
@@ -271,20 +288,21 @@ class AttentionCore {
     return options_.shared_qk_norm ? heads.Reshape({{tokens, count * d}})
                                    : heads.Reshape({{tokens * count, d}});
   }
-  // Number of positions of a sequence.
-  int64_t length() const {
-    return static_cast<int64_t>(positions_.positions().size());
-  }
   // x [tokens, ...] as [sequences, positions, ...].
   template <typename View>
   absl::StatusOr<View> BySequence(const TokenBatch& batch,
                                   const View& x) const {
-    std::vector<int64_t> shape = {batch.sequences, length()};
+    std::vector<int64_t> shape = {batch.sequences, positions_};
     shape.insert(shape.end(), x.shape().begin() + 1, x.shape().end());
     return x.Reshape(shape);
   }
   absl::StatusOr<ContextAttention::Inputs> InputsOf(
       const TokenBatch& batch, const AttentionActivations& activations);
+  // The heads in the rows of a projection or of its gradient, by sequence.
+  absl::StatusOr<ContextAttention::Gradients> HeadsIn(
+      const TokenBatch& batch, const TensorView& qkv) const;
+  // Rotates the queries and keys in such rows.
+  absl::Status RotateIn(bool inverse, const TensorView& qkv);
   // Sets the normalised heads `x` of queries or keys from their part of the
   // projection.
   absl::Status SetNormalised(const TokenBatch& batch, ConstTensorView from,
@@ -294,7 +312,7 @@ class AttentionCore {
   // input.
   absl::Status NormGradient(RmsNorm& norm, TensorView gradient,
                             HeadNormActivations& activations);
-  absl::Status Rotate(const TokenBatch& batch, bool inverse, TensorView x);
+  absl::Status Rotate(bool inverse, TensorView x);
   absl::Status ApplySinks(TensorView output, TensorView log_sum_exp,
                           TensorPool& pool);
   absl::Status SetSinksGradient(ConstTensorView output_gradient,
@@ -304,6 +322,10 @@ class AttentionCore {
                          ConstTensorView output_gradient,
                          const AttentionActivations& activations,
                          const ContextAttention::Gradients& gradients);
+  // Computes the gradients of the heads in the gradient of the projection.
+  absl::Status BackwardInPlace(const TokenBatch& batch,
+                               ConstTensorView output_gradient,
+                               AttentionActivations& activations);
   // Latent attention: converts between the projection [q | k, v by head | r]
   // and heads [r | others] of queries and keys, and padded values.
   using Heads = ContextAttention::Gradients;
@@ -329,7 +351,8 @@ class AttentionCore {
   AttentionOptions options_;
   ContextAttentionOptions local_;  // For the heads of this rank.
   FusedPartition partition_;
-  TokenPositions positions_;
+  int64_t positions_;  // Those of a sequence on this rank.
+  std::shared_ptr<RotaryTables> rotary_;
   Rotation rotation_;
   WindowMask mask_;
   std::optional<TensorView> max_scores_;

@@ -2,6 +2,8 @@
 // Results are compared in parity_test.cc and reference_test.cc.
 #include "tensor_parallel/blocks/attention.h"
 
+#include <cmath>
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -22,6 +24,7 @@ namespace {
 
 using namespace block_flight;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Uses all-to-all attention instead of ring attention.
@@ -70,6 +73,31 @@ TEST(AttentionTest, TakesAnyWayToShareTheContext) {
       EXPECT_NEAR(outputs[0][rank][i], outputs[1][rank][i], 1e-11);
     }
   }
+}
+
+TEST(RotaryTablesTest, KeepsATableForEachRotationAndType) {
+  CpuOps ops({.threads = 1});
+  RotaryTables tables{TensorGroup(ops), {5, 2}};
+  const Rotation slow = {.frequencies = {0.5, 0.25, 0.125}};
+  const Rotation fast = {.frequencies = {2, 1}, .factor = 3};
+  const auto data = [&](const Rotation& rotation, DType dtype) {
+    const auto table = tables.Of(rotation, dtype);
+    TESSERA_EXPECT_OK(table);
+    return table->data();
+  };
+  const std::byte* const first = data(slow, DType::kF64);
+  const std::byte* const second = data(fast, DType::kF64);
+  const std::byte* const third = data(slow, DType::kBF16);
+  EXPECT_EQ(data(slow, DType::kF64), first);
+  EXPECT_EQ(data(fast, DType::kF64), second);
+  EXPECT_EQ(data(slow, DType::kF32), third);
+  TESSERA_ASSERT_OK_AND_ASSIGN(const ConstTensorView table,
+                               tables.Of(fast, DType::kF64));
+  TESSERA_ASSERT_OK_AND_ASSIGN(const auto values, table.AsSpan<double>());
+  EXPECT_THAT(values, ElementsAre(3 * std::cos(10.0), 3 * std::cos(5.0),
+                                  3 * std::sin(10.0), 3 * std::sin(5.0),
+                                  3 * std::cos(4.0), 3 * std::cos(2.0),
+                                  3 * std::sin(4.0), 3 * std::sin(2.0)));
 }
 
 TEST(AttentionTest, WrongOptionsAreRefused) {

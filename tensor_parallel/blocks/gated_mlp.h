@@ -34,15 +34,11 @@ struct GatedMlpOptions {
 };
 
 // The activations of a micro-batch that are kept from forward to backward.
-struct GatedMlpActivations {
+struct GatedMlpActivations : TensorParts<GatedMlpActivations> {
   explicit GatedMlpActivations(TensorPool& pool)
       : gate_up(pool), product(pool) {}
 
-  int64_t bytes() const { return gate_up.bytes() + product.bytes(); }
-  void Clear() {
-    gate_up.Release();
-    product.Release();
-  }
+  auto parts() { return std::tie(gate_up, product); }
 
   PooledTensor gate_up;  // [tokens, its gate and up]; then its gradient.
   PooledTensor product;  // [tokens, its hidden]

@@ -77,18 +77,11 @@ absl::StatusOr<View> HeadsAt(const View& rows, int64_t heads,
 }
 
 // A latent vector of a micro-batch, for the rank's tokens between layers.
-struct LatentVector {
+struct LatentVector : TensorParts<LatentVector> {
   explicit LatentVector(TensorPool& pool)
       : value(pool), state(pool), gradient(pool) {}
 
-  int64_t bytes() const {
-    return value.bytes() + state.bytes() + gradient.bytes();
-  }
-  void Clear() {
-    value.Release();
-    state.Clear();
-    gradient.Release();
-  }
+  auto parts() { return std::tie(value, state, gradient); }
 
   PooledTensor value;  // [tokens, rank], normalised.
   NormState state;
@@ -96,19 +89,11 @@ struct LatentVector {
 };
 
 // The activations of a micro-batch that are kept from forward to backward.
-struct LatentActivations {
+struct LatentActivations : TensorParts<LatentActivations> {
   explicit LatentActivations(TensorPool& pool)
       : down(pool), query(pool), kv(pool), down_gradient(pool) {}
 
-  int64_t bytes() const {
-    return down.bytes() + query.bytes() + kv.bytes() + down_gradient.bytes();
-  }
-  void Clear() {
-    down.Release();
-    query.Clear();
-    kv.Clear();
-    down_gradient.Release();
-  }
+  auto parts() { return std::tie(down, query, kv, down_gradient); }
 
   PooledTensor down;  // [tokens, query_rank + kv_rank + rope], without norms.
   LatentVector query, kv;

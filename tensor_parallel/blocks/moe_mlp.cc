@@ -110,27 +110,6 @@ std::vector<ParameterRows> ExpertRows(IndexRange experts, int64_t parts,
 
 }  // namespace
 
-int64_t MoeActivations::bytes() const {
-  int64_t bytes = shared.bytes();
-  for (const PooledTensor* tensor :
-       {&logits, &experts, &slots, &tokens, &places, &returns, &weights, &input,
-        &gate_up, &product, &output_gradient, &logits_gradient}) {
-    bytes += tensor->bytes();
-  }
-  return bytes;
-}
-
-void MoeActivations::Clear() {
-  for (PooledTensor* tensor :
-       {&logits, &experts, &slots, &tokens, &places, &returns, &weights, &input,
-        &gate_up, &product, &output_gradient, &logits_gradient}) {
-    tensor->Release();
-  }
-  shared.Clear();
-  plan = {};
-  sequence_loads.clear();
-}
-
 MoeMlp::MoeMlp(const MoeGroups& groups, const MoeOptions& options,
                IndexRange units, Parameter router,
                std::optional<Parameter> bias, Matrices gate_up, Matrices down,

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -74,7 +73,7 @@ void OrderByExpert(std::span<const int64_t> experts, int64_t most,
                    std::vector<int64_t>& slots, std::vector<int64_t>& counts);
 
 // The activations of a micro-batch that are kept from forward to backward.
-struct MoeActivations {
+struct MoeActivations : TensorParts<MoeActivations> {
   explicit MoeActivations(TensorPool& pool)
       : logits(pool),
         experts(pool),
@@ -90,8 +89,16 @@ struct MoeActivations {
         logits_gradient(pool),
         shared(pool) {}
 
-  int64_t bytes() const;
-  void Clear();
+  auto parts() {
+    return std::tie(logits, experts, slots, tokens, places, returns, weights,
+                    input, gate_up, product, output_gradient, logits_gradient,
+                    shared);
+  }
+  void Clear() {
+    TensorParts::Clear();
+    plan = {};
+    sequence_loads.clear();
+  }
   bool held() const { return product.held(); }
 
   PooledTensor logits;   // [tokens, experts], statistics.

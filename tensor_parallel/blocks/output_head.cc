@@ -21,18 +21,6 @@ absl::Status CheckStage(const HeadActivations& activations, Stage wanted,
 
 }  // namespace
 
-void HeadActivations::Clear() {
-  norm_.Clear();
-  loss_.Clear();
-  for (PooledTensor* tensor :
-       {&input_, &normalised_, &logits_, &normalised_gradient_}) {
-    tensor->Release();
-  }
-  input_view_.reset();
-  targets_.reset();
-  stage_ = Stage::kForward;
-}
-
 absl::StatusOr<OutputHead> OutputHead::Create(const TensorGroup& group,
                                               const OutputHeadOptions& options,
                                               Parameter* tied) {

@@ -39,7 +39,7 @@ struct OutputHeadOptions {
 
 // The activations of a micro-batch that are kept from forward to backward, like
 // BlockActivations.
-class HeadActivations {
+class HeadActivations : private TensorParts<HeadActivations> {
  public:
   explicit HeadActivations(TensorPool& pool)
       : input_(pool),
@@ -52,21 +52,28 @@ class HeadActivations {
   enum class Stage { kForward, kBackwardInput, kBackwardWeight };
   Stage stage() const { return stage_; }
 
-  // Bytes of the tensors held now.
-  int64_t bytes() const {
-    return input_.bytes() + norm_.bytes() + normalised_.bytes() +
-           logits_.bytes() + loss_.bytes() + normalised_gradient_.bytes();
-  }
+  using TensorParts::bytes;  // Of the tensors held now.
   // Like BlockActivations::Kept.
   std::vector<KeptTensor> Kept() {
     return {{&input_, &input_view_}, {&norm_.inverse},
             {&normalised_},          {&logits_},
             {&loss_.largest},        {&loss_.sums}};
   }
-  void Clear();
+  void Clear() {
+    TensorParts::Clear();
+    input_view_.reset();
+    targets_.reset();
+    stage_ = Stage::kForward;
+  }
 
  private:
   friend class OutputHead;
+  friend class TensorParts<HeadActivations>;
+
+  auto parts() {
+    return std::tie(input_, norm_, normalised_, logits_, loss_,
+                    normalised_gradient_);
+  }
 
   Stage stage_ = Stage::kForward;
   Partition tokens_;

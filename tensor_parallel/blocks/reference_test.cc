@@ -4,7 +4,6 @@
 #include <cmath>
 #include <complex>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/status_macros.h"

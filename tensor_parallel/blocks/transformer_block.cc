@@ -250,11 +250,10 @@ absl::Status TransformerBlock::AddInputGradient(
         group_.ops().Run(op::Copy{residual_gradient, x_gradient}));
     return group_.ops().Run(op::Add{gradient, x_gradient});
   }
-  if (weights) {
-    TESSERA_RETURN_IF_ERROR(norm->BackwardWeight(gradient, x, state));
-  }
-  return norm->AddBackwardInput(gradient, x, state, residual_gradient,
-                                x_gradient);
+  return weights ? norm->AddBackward(gradient, x, state, residual_gradient,
+                                     x_gradient)
+                 : norm->AddBackwardInput(gradient, x, state, residual_gradient,
+                                          x_gradient);
 }
 
 // middle = attention(norm(input)), or norm(attention(input)).

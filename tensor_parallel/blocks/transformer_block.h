@@ -50,18 +50,11 @@ inline std::ostream& operator<<(std::ostream& os, Recompute recompute) {
 }
 
 // The activations of the norm of a sublayer's output; empty without such norms.
-struct OutputNormActivations {
+struct OutputNormActivations : TensorParts<OutputNormActivations> {
   explicit OutputNormActivations(TensorPool& pool)
       : output(pool), state(pool), gradient(pool) {}
 
-  int64_t bytes() const {
-    return output.bytes() + state.bytes() + gradient.bytes();
-  }
-  void Clear() {
-    output.Release();
-    state.Clear();
-    gradient.Release();
-  }
+  auto parts() { return std::tie(output, state, gradient); }
 
   PooledTensor output;  // Of the sublayer.
   NormState state;
@@ -79,7 +72,7 @@ struct OutputNormActivations {
 //   block.BackwardWeight(activations);        // now empty and reusable
 //
 // The memory is taken from the pool and returned as soon as it is not needed.
-class BlockActivations {
+class BlockActivations : private TensorParts<BlockActivations> {
  public:
   // `pool` must outlive this.
   explicit BlockActivations(TensorPool& pool)
@@ -104,14 +97,7 @@ class BlockActivations {
   Stage stage() const { return stage_; }
 
   // The bytes of the tensors held now.
-  int64_t bytes() const {
-    return input_.bytes() + attention_norm_.bytes() + attention_input_.bytes() +
-           attention_.bytes() + middle_.bytes() + mlp_norm_.bytes() +
-           mlp_input_.bytes() + mlp_.bytes() + moe_.bytes() +
-           attention_output_.bytes() + mlp_output_.bytes() +
-           output_gradient_.bytes() + mlp_input_gradient_.bytes() +
-           middle_gradient_.bytes() + attention_input_gradient_.bytes();
-  }
+  int64_t bytes() const { return input_.bytes() + TensorParts::bytes(); }
 
   // Must be set before the backward of a block with a mixture of experts
   // (MoeActivations::loss_scale).
@@ -124,6 +110,7 @@ class BlockActivations {
     return {{&input_, &input_view_},
             {&attention_norm_.inverse},
             {&attention_input_},
+            {&attention_.qkv},
             {&attention_.query},
             {&attention_.key},
             {&attention_.value},
@@ -163,24 +150,19 @@ class BlockActivations {
 
  private:
   friend class TransformerBlock;
+  friend class TensorParts<BlockActivations>;
 
+  // All but the input.
+  auto parts() {
+    return std::tie(attention_norm_, attention_input_, attention_, middle_,
+                    mlp_norm_, mlp_input_, mlp_, moe_, attention_output_,
+                    mlp_output_, output_gradient_, mlp_input_gradient_,
+                    middle_gradient_, attention_input_gradient_);
+  }
   void ClearAllButInput() {
-    attention_norm_.Clear();
-    attention_.Clear();
-    mlp_norm_.Clear();
-    mlp_.Clear();
-    moe_.Clear();
-    attention_output_.Clear();
-    mlp_output_.Clear();
-    for (PooledTensor* tensor :
-         {&attention_input_, &middle_, &mlp_input_, &output_gradient_,
-          &mlp_input_gradient_, &middle_gradient_,
-          &attention_input_gradient_}) {
-      tensor->Release();
-    }
+    TensorParts::Clear();
     output_gradient_view_.reset();
   }
-
   // For temporary tensors.
   TensorPool& pool() const { return input_.pool(); }
 

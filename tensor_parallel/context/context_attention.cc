@@ -60,10 +60,12 @@ absl::StatusOr<ContextAttentionOptions> OperandShapes::CheckOptions(
 
 absl::Status OperandShapes::Check(std::string_view name,
                                   const ConstTensorView& x, DType dtype,
-                                  std::span<const int64_t> shape) const {
-  if (std::equal(shape.begin(), shape.end(), x.shape().begin(),
-                 x.shape().end()) &&
-      x.dtype() == dtype && x.IsContiguous()) {
+                                  std::span<const int64_t> shape,
+                                  bool contiguous) const {
+  const bool fits = std::equal(shape.begin(), shape.end(), x.shape().begin(),
+                               x.shape().end()) &&
+                    x.dtype() == dtype;
+  if (fits && (contiguous ? x.IsContiguous() : x.strides().back() == 1)) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -76,19 +78,23 @@ absl::Status OperandShapes::Check(std::string_view name,
 }
 
 absl::Status OperandShapes::CheckHeads(std::string_view name,
-                                       const ConstTensorView& x,
-                                       int64_t heads) const {
+                                       const ConstTensorView& x, int64_t heads,
+                                       bool contiguous) const {
   return Check(name, x, options_.dtype,
-               {{sequences_, positions_, heads, options_.head_size}});
+               {{sequences_, positions_, heads, options_.head_size}},
+               contiguous);
 }
 
 absl::Status OperandShapes::CheckForward(
     const ContextAttention::Inputs& inputs, const ConstTensorView& output,
     const ConstTensorView& log_sum_exp) const {
-  TESSERA_RETURN_IF_ERROR(CheckHeads("query", inputs.query, options_.heads));
-  TESSERA_RETURN_IF_ERROR(CheckHeads("key", inputs.key, options_.kv_heads));
-  TESSERA_RETURN_IF_ERROR(CheckHeads("value", inputs.value, options_.kv_heads));
-  TESSERA_RETURN_IF_ERROR(CheckHeads("output", output, options_.heads));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("query", inputs.query, options_.heads, false));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("key", inputs.key, options_.kv_heads, false));
+  TESSERA_RETURN_IF_ERROR(
+      CheckHeads("value", inputs.value, options_.kv_heads, false));
+  TESSERA_RETURN_IF_ERROR(CheckHeads("output", output, options_.heads, true));
   if (inputs.max_scores.has_value()) {
     TESSERA_RETURN_IF_ERROR(Check("max scores", *inputs.max_scores,
                                   GradientDType(options_.dtype),
@@ -104,12 +110,13 @@ absl::Status OperandShapes::CheckBackward(
     const ContextAttention::Gradients& gradients) const {
   TESSERA_RETURN_IF_ERROR(CheckForward(inputs, output, log_sum_exp));
   TESSERA_RETURN_IF_ERROR(
-      CheckHeads("output gradient", output_gradient, options_.heads));
+      CheckHeads("output gradient", output_gradient, options_.heads, true));
   TESSERA_RETURN_IF_ERROR(
-      CheckHeads("query gradient", gradients.query, options_.heads));
+      CheckHeads("query gradient", gradients.query, options_.heads, false));
   TESSERA_RETURN_IF_ERROR(
-      CheckHeads("key gradient", gradients.key, options_.kv_heads));
-  return CheckHeads("value gradient", gradients.value, options_.kv_heads);
+      CheckHeads("key gradient", gradients.key, options_.kv_heads, false));
+  return CheckHeads("value gradient", gradients.value, options_.kv_heads,
+                    false);
 }
 
 absl::Status OperandShapes::CheckFirstKeys(

@@ -70,10 +70,11 @@ struct ContextAttentionOptions {
 //   log_sum_exp          [sequences, positions, heads], statistics
 //
 // Gradients have the shapes of their tensors. There may be any number of
-// sequences, all with the same layout. Tensors are contiguous and have one
-// dtype; statistics are f64 for f64, otherwise f32. The rank's positions are
-// layout().PositionsOf(rank); the caller must rotate queries and keys by these
-// positions.
+// sequences, all with the same layout. Tensors have one dtype; statistics are
+// f64 for f64, otherwise f32. Tensors are contiguous, except that the heads of
+// queries, keys, values and their gradients may be apart. The rank's positions
+// are layout().PositionsOf(rank); the caller must rotate queries and keys by
+// these positions.
 //
 // Calls are collectives of the group, one at a time. The object keeps no state
 // from a forward to its backward, so that any number of micro-batches may come
@@ -180,9 +181,10 @@ class OperandShapes {
 
  private:
   absl::Status Check(std::string_view name, const ConstTensorView& x,
-                     DType dtype, std::span<const int64_t> shape) const;
+                     DType dtype, std::span<const int64_t> shape,
+                     bool contiguous = true) const;
   absl::Status CheckHeads(std::string_view name, const ConstTensorView& x,
-                          int64_t heads) const;
+                          int64_t heads, bool contiguous) const;
 
   int64_t rank_;
   int64_t sequences_;

@@ -185,7 +185,8 @@ absl::StatusOr<AttentionBlock> RingAttention::AttentionOf(
                               .value = value,
                               .kind = part.kind,
                               .scale = *options_.scale,
-                              .cap = options_.cap};
+                              .cap = options_.cap,
+                              .is_whole = group_.size() == 1};
   // A part's keys begin with the first of the rank.
   if (inputs.first_keys.has_value()) {
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView table,
@@ -237,6 +238,10 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
     TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckFirstKeys(
         inputs, FirstKeysShape(inputs.query.shape()[0])));
   }
+  if (group_.size() == 1) {
+    TESSERA_ASSIGN_OR_RETURN(const Block block, LoadOwn(inputs));
+    return AttendTo(inputs, block, {output, log_sum_exp});
+  }
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),
                                    output.shape().end());
@@ -252,12 +257,11 @@ absl::Status RingAttention::Forward(const Inputs& inputs, TensorView output,
                                         : ops.Run(op::Cast{sum, output});
 }
 
-// Adds the contributions of this rank's queries to the gradients of a block.
+// Adds the contributions of this rank's queries to the gradients of a block's
+// keys and values; of a single rank, sets them.
 absl::Status RingAttention::AddShare(const Backpropagation& backward,
-                                     const Block& block,
-                                     TensorView pair) const {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView keys, pair.Select(0, 0));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView values, pair.Select(0, 1));
+                                     const Block& block, TensorView keys,
+                                     TensorView values) const {
   for (const VisiblePart& part : visible_[static_cast<size_t>(block.rank)]) {
     TESSERA_ASSIGN_OR_RETURN(const AttentionBlock attention,
                              AttentionOf(backward.inputs, block, part));
@@ -267,8 +271,10 @@ absl::Status RingAttention::AddShare(const Backpropagation& backward,
                              At(backward.output, part.queries));
     TESSERA_ASSIGN_OR_RETURN(const ConstTensorView log_sum_exp,
                              At(backward.log_sum_exp, part.queries));
-    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView delta,
-                             At(backward.delta, part.queries));
+    std::optional<ConstTensorView> delta;
+    if (backward.delta.has_value()) {
+      TESSERA_ASSIGN_OR_RETURN(delta, At(*backward.delta, part.queries));
+    }
     TESSERA_ASSIGN_OR_RETURN(const TensorView query_gradient,
                              At(backward.query_gradient, part.queries));
     TESSERA_ASSIGN_OR_RETURN(const TensorView key_gradient,
@@ -296,10 +302,6 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
       TensorView held,
       PairOf(pair_gradients_[0], statistics(), sequences, block.rank));
   TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, held}));
-  if (n == 1) {
-    TESSERA_RETURN_IF_ERROR(AddShare(backward, block, held));
-    return held;
-  }
   Pending held_comes;
   for (int64_t step = 0; step < n; ++step) {
     Pending block_comes;
@@ -308,8 +310,10 @@ absl::StatusOr<TensorView> RingAttention::GoRound(
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView share,
         PairOf(share_, statistics(), sequences, block.rank));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView keys, share.Select(0, 0));
+    TESSERA_ASSIGN_OR_RETURN(const TensorView values, share.Select(0, 1));
     absl::Status status = ops.Run(op::Fill{0, share});
-    if (status.ok()) status = AddShare(backward, block, share);
+    if (status.ok()) status = AddShare(backward, block, keys, values);
     status.Update(held_comes.Wait());
     if (status.ok()) status = ops.Run(op::Add{share, held});
     if (!status.ok()) {
@@ -345,6 +349,12 @@ absl::Status RingAttention::Backward(const Inputs& inputs,
   if (inputs.first_keys.has_value()) {
     TESSERA_RETURN_IF_ERROR(ShapesFor(inputs).CheckFirstKeys(
         inputs, FirstKeysShape(inputs.query.shape()[0])));
+  }
+  if (group_.size() == 1) {
+    TESSERA_ASSIGN_OR_RETURN(const Block block, LoadOwn(inputs));
+    return AddShare({inputs, output_gradient, output, log_sum_exp,
+                     /*delta=*/std::nullopt, gradients.query},
+                    block, gradients.key, gradients.value);
   }
   Ops& ops = group_.ops();
   const std::vector<int64_t> shape(output.shape().begin(),

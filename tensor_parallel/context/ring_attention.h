@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,7 +51,8 @@ std::vector<VisiblePart> VisibleParts(const SequenceLayout& layout,
 // rank r - i - 1 arrive. The forward sends n - 1 messages with keys and values;
 // the backward sends the same, plus n messages with their gradients, which
 // circulate with them and return to their owner. Keys and values that a causal
-// mask hides are passed on without computation (VisibleParts). All sequences of
+// mask hides are passed on without computation (VisibleParts). A single rank
+// computes its only block directly (AttentionBlock::is_whole). All sequences of
 // a micro-batch circulate together. Liu, Zaharia and Abbeel, Ring Attention,
 // arXiv 2310.01889; partial results are merged as in ops/attention.h.
 class RingAttention final : public ContextAttention {
@@ -115,11 +117,11 @@ class RingAttention final : public ContextAttention {
     ConstTensorView output_gradient;
     ConstTensorView output;  // The result of Attend.
     ConstTensorView log_sum_exp;
-    ConstTensorView delta;
+    std::optional<ConstTensorView> delta;  // Not of a single rank.
     TensorView query_gradient;
   };
   absl::Status AddShare(const Backpropagation& backward, const Block& block,
-                        TensorView pair) const;
+                        TensorView keys, TensorView values) const;
   absl::StatusOr<TensorView> GoRound(const Backpropagation& backward);
 
   TensorGroup group_;

@@ -1,5 +1,5 @@
 // Collectives over tokens in chunks, which overlap communication with
-// computation: TokenChunks, ChunkedGather, ChunkedSums; and OutputGather.
+// computation: TokenChunks, ChunkedGather and ChunkedSums.
 #ifndef TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 #define TESSERA_TENSOR_PARALLEL_LAYERS_CHUNKED_COLLECTIVES_H_
 
@@ -12,7 +12,6 @@
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/layers/tensor_group.h"
 #include "tensor_parallel/layers/tensor_pool.h"
-#include "tensor_parallel/sharding/fused_partition.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel {
@@ -159,41 +158,6 @@ class ChunkedSums {
   ChunkedSums() = default;
 
   std::vector<Pending> pending_;
-};
-
-// Returns true if no earlier rank holds the same outputs of the part.
-bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank);
-
-// Assembles the outputs of a column-parallel layer, of which each rank has
-// some, on every rank.
-//
-//   OutputGather gather(group, layer.partition());
-//   TESSERA_RETURN_IF_ERROR(gather.Gather(my_y, y));
-//   TESSERA_RETURN_IF_ERROR(gather.Slice(y_gradient, my_y_gradient));
-//
-// Outputs that several ranks hold (kv heads, if there are fewer than ranks) are
-// taken from the first of these ranks. Only that rank gets their gradient; the
-// others get zeros, so that sums over the ranks count it once.
-class OutputGather {
- public:
-  OutputGather(const TensorGroup& group, const FusedPartition& partition)
-      : group_(group), partition_(partition) {}
-
-  // Sets y [tokens, partition.size()] from `local` [tokens, the rank's
-  // outputs], which is contiguous. A collective: an all-gather of y's bytes
-  // (and of outputs that several ranks hold).
-  absl::Status Gather(ConstTensorView local, TensorView y);
-
-  // Sets `local` to the rank's outputs of the gradient of y, without
-  // communication.
-  absl::Status Slice(ConstTensorView y_gradient, TensorView local) const;
-
- private:
-  absl::Status Place(int64_t rank, ConstTensorView local, TensorView y) const;
-
-  TensorGroup group_;
-  FusedPartition partition_;
-  ReusableTensor all_ = group_.Working("gathered columns");
 };
 
 }  // namespace tessera::tensor_parallel

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/parameter.h"
@@ -28,7 +27,6 @@ absl::Status VocabularyParallelCrossEntropy::Check(
 }
 
 absl::Status VocabularyParallelCrossEntropy::MaxOver(TensorView x) const {
-  if (group_.size() == 1) return absl::OkStatus();
   const collectives::Buffer buffer(x.data(), x.element_count(), x.dtype());
   return group_.communicator()->RunOn(
       group_.queue(),
@@ -50,9 +48,13 @@ absl::Status VocabularyParallelCrossEntropy::Forward(ConstTensorView logits,
   TESSERA_ASSIGN_OR_RETURN(const TensorView sum, both.Select(0, 0));
   TESSERA_ASSIGN_OR_RETURN(const TensorView picked, both.Select(0, 1));
   Ops& ops = group_.ops();
-  TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
-  TESSERA_RETURN_IF_ERROR(MaxOver(largest));
-  TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
+  if (group_.size() == 1) {
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::MaxAndSumExp{logits, largest, sum}));
+  } else {
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
+    TESSERA_RETURN_IF_ERROR(MaxOver(largest));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
+  }
   TESSERA_RETURN_IF_ERROR(ops.Run(
       op::Pick{logits, vocabulary_.RangeOf(group_.rank()), targets, picked}));
   TESSERA_RETURN_IF_ERROR(group_.SumOver(both));

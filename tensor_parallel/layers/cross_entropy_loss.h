@@ -17,15 +17,11 @@ namespace tessera::tensor_parallel {
 
 // The state that a forward keeps for its backward: per token, over all ranks,
 // the largest logit, the sum of exponentials and the target's logit.
-struct CrossEntropyState {
+struct CrossEntropyState : TensorParts<CrossEntropyState> {
   // `pool` must outlive the state.
   explicit CrossEntropyState(TensorPool& pool) : largest(pool), sums(pool) {}
 
-  int64_t bytes() const { return largest.bytes() + sums.bytes(); }
-  void Clear() {
-    largest.Release();
-    sums.Release();
-  }
+  auto parts() { return std::tie(largest, sums); }
 
   PooledTensor largest;  // [tokens], statistics.
   PooledTensor sums;     // [2, tokens], statistics.

@@ -40,6 +40,12 @@ absl::Status CheckSizes(const TensorGroup& group,
                    partition.size(), "; they should add up"));
 }
 
+// Returns true if no earlier rank holds the same outputs of the part.
+bool IsFirstHolder(const FusedPartition& partition, size_t part, int64_t rank) {
+  const FusedPart& of = partition.parts()[part];
+  return !of.replicated || rank % (partition.ranks() / of.groups) == 0;
+}
+
 // nullopt for a LoRA rank of 0.
 absl::StatusOr<std::optional<LoraAdapter>> AdapterOf(
     const TensorGroup& group, const LoraOptions& options,
@@ -210,8 +216,9 @@ absl::Status ColumnParallelLinear::JoinSharers() {
   return absl::OkStatus();
 }
 
-absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
-                                            ConstTensorView x, TensorView y) {
+absl::Status ColumnParallelLinear::Forward(const Partition& tokens,
+                                           ConstTensorView x, TensorView y) {
+  TESSERA_RETURN_IF_ERROR(CheckValues());
   TESSERA_RETURN_IF_ERROR(CheckTokenRows("y", y, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
   TESSERA_RETURN_IF_ERROR(products_.LoadForForward(weights_.weight()));
@@ -222,48 +229,6 @@ absl::Status ColumnParallelLinear::Multiply(const Partition& tokens,
         return SetOutput(rows, part);
       }));
   return AddBias(y);
-}
-
-absl::Status ColumnParallelLinear::Forward(const Partition& tokens,
-                                           ConstTensorView x, TensorView y) {
-  TESSERA_RETURN_IF_ERROR(CheckValues());
-  if (!options_.gather_output) return Multiply(tokens, x, y);
-  TESSERA_RETURN_IF_ERROR(CheckGathered("y", y, tokens.size()));
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView mine,
-      my_y_.Get(options_.dtype, {{tokens.size(), local_out()}}));
-  TESSERA_RETURN_IF_ERROR(Multiply(tokens, x, mine));
-  return outputs_.Gather(mine, y);
-}
-
-absl::Status ColumnParallelLinear::CheckGathered(std::string_view name,
-                                                 const ConstTensorView& y,
-                                                 int64_t tokens) const {
-  if (y.rank() == 2 && y.shape()[0] == tokens && y.shape()[1] == options_.out &&
-      y.dtype() == options_.dtype) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "rank ", group_.rank(), ": ", name, " is ", DTypeName(y.dtype()), " ",
-      DimsToString(y.shape()), "; gathered outputs should be ",
-      DTypeName(options_.dtype), " [", tokens, ",", options_.out, "]"));
-}
-
-// The gradient of this rank's outputs.
-absl::StatusOr<ConstTensorView> ColumnParallelLinear::Mine(
-    const Partition& tokens, ConstTensorView y_gradient) {
-  if (!options_.gather_output) {
-    TESSERA_RETURN_IF_ERROR(
-        CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
-    return y_gradient;
-  }
-  TESSERA_RETURN_IF_ERROR(
-      CheckGathered("the gradient of y", y_gradient, tokens.size()));
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView mine,
-      my_y_.Get(options_.dtype, {{tokens.size(), local_out()}}));
-  TESSERA_RETURN_IF_ERROR(outputs_.Slice(y_gradient, mine));
-  return ConstTensorView(mine);
 }
 
 // x_gradient = the sum over ranks of y_gradient w, where w has the rank's
@@ -285,10 +250,10 @@ absl::Status ColumnParallelLinear::BackwardInput(const Partition& tokens,
                                                  ConstTensorView y_gradient,
                                                  TensorView x_gradient) {
   TESSERA_RETURN_IF_ERROR(CheckValues());
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
-                           Mine(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
-                           StartBackwardInput(tokens, mine, x_gradient));
+                           StartBackwardInput(tokens, y_gradient, x_gradient));
   return sums.Wait();
 }
 
@@ -308,10 +273,10 @@ absl::Status ColumnParallelLinear::BackwardWeight(const Partition& tokens,
                                                   ConstTensorView x) {
   TESSERA_RETURN_IF_ERROR(CheckGradients());
   if (!HasGradients()) return absl::OkStatus();
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
-                           Mine(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
-  return AddWeightGradients(mine, gather);
+  return AddWeightGradients(y_gradient, gather);
 }
 
 absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
@@ -323,14 +288,14 @@ absl::Status ColumnParallelLinear::Backward(const Partition& tokens,
   if (!HasGradients()) {
     return BackwardInput(tokens, y_gradient, x_gradient);
   }
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView mine,
-                           Mine(tokens, y_gradient));
+  TESSERA_RETURN_IF_ERROR(
+      CheckTokenRows("the gradient of y", y_gradient, tokens.size()));
   // The gather of x overlaps the computation of the gradient of x, whose
   // summation overlaps the gradient of the weights.
   TESSERA_ASSIGN_OR_RETURN(ChunkedGather gather, GatherInputs(tokens, x));
   TESSERA_ASSIGN_OR_RETURN(ChunkedSums sums,
-                           StartBackwardInput(tokens, mine, x_gradient));
-  absl::Status status = AddWeightGradients(mine, gather);
+                           StartBackwardInput(tokens, y_gradient, x_gradient));
+  absl::Status status = AddWeightGradients(y_gradient, gather);
   status.Update(sums.Wait());
   return status;
 }

@@ -94,9 +94,6 @@ struct ColumnParallelOptions {
   int64_t out = 0;  // Over all ranks.
   bool bias = false;
   DType dtype = DType::kF32;
-  // Every rank gets all outputs (one all-gather of y) and passes the gradient
-  // of all outputs, which is the same on every rank.
-  bool gather_output = false;
   // Compute products in fp8 (linear_products.h), for f32 and bf16; null: in
   // `dtype`.
   std::shared_ptr<Fp8Scaling> fp8 = nullptr;
@@ -121,7 +118,6 @@ struct ColumnParallelOptions {
 //   tensor        every rank has               under sequence parallelism
 //   x, gradient   [tokens, in], the same       [its tokens, in]
 //   y, gradient   [tokens, its outputs]        [tokens, its outputs]
-//     or, where gathered, [tokens, out], the same on every rank
 //
 // The forward communicates nothing (or gathers x); the backward sums the
 // gradient of x over the ranks (or scatters its sums). BackwardInput and
@@ -166,21 +162,14 @@ class ColumnParallelLinear : public LinearPart {
                        FusedPartition partition)
       : LinearPart(std::move(part)),
         options_(options),
-        partition_(std::move(partition)),
-        outputs_(group_, partition_) {}
+        partition_(std::move(partition)) {}
 
   absl::Status JoinSharers();
   absl::Status SumSharedRows(Parameter& parameter);
-  absl::Status CheckGathered(std::string_view name, const ConstTensorView& y,
-                             int64_t tokens) const;
-  absl::StatusOr<ConstTensorView> Mine(const Partition& tokens,
-                                       ConstTensorView y_gradient);
   absl::StatusOr<ChunkedGather> GatherInputs(const Partition& tokens,
                                              ConstTensorView x) {
     return StartGather("x", tokens, x, options_.in, all_x_);
   }
-  absl::Status Multiply(const Partition& tokens, ConstTensorView x,
-                        TensorView y);
   absl::Status AddWeightGradients(ConstTensorView y_gradient,
                                   ChunkedGather& gather);
   absl::StatusOr<ChunkedSums> StartBackwardInput(const Partition& tokens,
@@ -195,11 +184,9 @@ class ColumnParallelLinear : public LinearPart {
 
   ColumnParallelOptions options_;
   FusedPartition partition_;
-  OutputGather outputs_;
   std::vector<Sharers> sharers_;
   ReusableTensor all_x_ = group_.Working("all tokens of x");
   ReusableTensor all_x_gradient_ = group_.Working("all tokens of x's gradient");
-  ReusableTensor my_y_ = group_.Working("a rank's columns of y");
 };
 
 struct RowParallelOptions {

@@ -146,22 +146,16 @@ absl::Status CheckColumns(Communicator& communicator, const LayerCase& c,
   const auto mine = MyTokens(c, tokens, group.rank());
   const auto outputs = layer.partition().RangesOf(group.rank());
   TESSERA_ASSIGN_OR_RETURN(Tensor x, Take(whole.x.view(), 0, mine));
-  const std::vector<IndexRange> shown =
-      options.gather_output ? std::vector<IndexRange>{{0, options.out}}
-                            : outputs;
   TESSERA_ASSIGN_OR_RETURN(Tensor gradient,
-                           Take(whole.y_gradient.view(), 1, shown));
-  if (!options.gather_output) {
-    TESSERA_RETURN_IF_ERROR(
-        ShareReplicated(layer.partition(), group, gradient));
-  }
+                           Take(whole.y_gradient.view(), 1, outputs));
+  TESSERA_RETURN_IF_ERROR(ShareReplicated(layer.partition(), group, gradient));
   TESSERA_ASSIGN_OR_RETURN(
       const Results got,
       RunLayer(ops, layer, tokens, x.view(), gradient.view(), way.apart));
   const Results& want = whole.results;
   const double t = c.tolerance();
   TESSERA_RETURN_IF_ERROR(
-      Compare("y", got.y.view(), want.y.view(), 1, shown, t));
+      Compare("y", got.y.view(), want.y.view(), 1, outputs, t));
   TESSERA_RETURN_IF_ERROR(Compare("weight gradient", got.weight_gradient.view(),
                                   want.weight_gradient.view(), 0, outputs, t));
   TESSERA_RETURN_IF_ERROR(Compare("bias gradient", got.bias_gradient.view(),
@@ -239,23 +233,6 @@ TEST_P(LinearTest, RowsGiveWhatOneRankGives) {
   }
 }
 
-TEST_P(LinearTest, GatheredOutputsAreThoseOfAllRanks) {
-  const LayerCase c = GetParam();
-  for (const Way way : kWays) {
-    const ColumnParallelOptions options = {.in = 13,
-                                           .out = 10,
-                                           .bias = true,
-                                           .dtype = c.dtype,
-                                           .gather_output = true,
-                                           .parts = GatedMlpParts(5)};
-    EXPECT_THAT(RunRanks(c.ranks,
-                         [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options, way);
-                         }),
-                Each(IsOk()));
-  }
-}
-
 // Gate and up projection: each rank has a part of both.
 TEST_P(LinearTest, FusedPartsAreCutOneByOne) {
   const LayerCase c = GetParam();
@@ -278,19 +255,13 @@ TEST_P(LinearTest, SharedKeyAndValueHeadsGetTheirWholeGradient) {
   const LayerCase c = GetParam();
   if (c.ranks == 3) return;  // 2 heads cannot be split over 3 ranks.
   TESSERA_ASSERT_OK_AND_ASSIGN(const auto parts, QkvParts(8, 2, 3, c.ranks));
-  for (const bool gather_output : {false, true}) {
-    const ColumnParallelOptions options = {.in = 6,
-                                           .out = 36,
-                                           .bias = true,
-                                           .dtype = c.dtype,
-                                           .gather_output = gather_output,
-                                           .parts = parts};
-    EXPECT_THAT(RunRanks(c.ranks,
-                         [&](Communicator& communicator) {
-                           return CheckColumns(communicator, c, options, {});
-                         }),
-                Each(IsOk()));
-  }
+  const ColumnParallelOptions options = {
+      .in = 6, .out = 36, .bias = true, .dtype = c.dtype, .parts = parts};
+  EXPECT_THAT(RunRanks(c.ranks,
+                       [&](Communicator& communicator) {
+                         return CheckColumns(communicator, c, options, {});
+                       }),
+              Each(IsOk()));
 }
 
 INSTANTIATE_TEST_SUITE_P(AllCases, LinearTest,

@@ -3,7 +3,6 @@
 #include "tensor_parallel/layers/lora.h"
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -137,6 +137,21 @@ absl::Status RmsNorm::AddBackwardInput(ConstTensorView gradient,
       x_gradient});
 }
 
+absl::Status RmsNorm::AddBackward(ConstTensorView gradient, ConstTensorView x,
+                                  const NormState& state,
+                                  ConstTensorView residual_gradient,
+                                  TensorView x_gradient) {
+  if (!weight_.trainable()) {
+    return AddBackwardInput(gradient, x, state, residual_gradient, x_gradient);
+  }
+  TESSERA_RETURN_IF_ERROR(weight_.CheckValue());
+  TESSERA_RETURN_IF_ERROR(weight_.CheckGradient());
+  TESSERA_RETURN_IF_ERROR(CheckState(x, state.inverse));
+  return group_.ops().Run(op::AddRmsNormGradients{
+      gradient, x, weight_.value(), state.inverse.view(), residual_gradient,
+      x_gradient, weight_.gradient()});
+}
+
 absl::Status RmsNorm::BackwardWeight(ConstTensorView gradient,
                                      ConstTensorView x,
                                      const NormState& state) {

@@ -33,12 +33,11 @@ struct NormOptions {
 };
 
 // The statistics that a norm keeps from a forward to its backward.
-struct NormState {
+struct NormState : TensorParts<NormState> {
   // `pool` must outlive the state.
   explicit NormState(TensorPool& pool) : inverse(pool) {}
 
-  int64_t bytes() const { return inverse.bytes(); }
-  void Clear() { inverse.Release(); }
+  auto parts() { return std::tie(inverse); }
 
   PooledTensor inverse;  // 1 / the root. [rows], statistics.
 };
@@ -92,6 +91,11 @@ class RmsNorm {
                                 const NormState& state,
                                 ConstTensorView residual_gradient,
                                 TensorView x_gradient);
+  // AddBackwardInput and BackwardWeight, with the same bits, in one pass.
+  absl::Status AddBackward(ConstTensorView gradient, ConstTensorView x,
+                           const NormState& state,
+                           ConstTensorView residual_gradient,
+                           TensorView x_gradient);
   // Adds to the gradient of the weight.
   absl::Status BackwardWeight(ConstTensorView gradient, ConstTensorView x,
                               const NormState& state);

@@ -1,7 +1,6 @@
 // Parity over ranks and gradients: tensor_parallel/blocks.
 #include "tensor_parallel/layers/norm.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>

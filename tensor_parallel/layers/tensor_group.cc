@@ -1,7 +1,6 @@
 #include "tensor_parallel/layers/tensor_group.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -127,6 +128,30 @@ class PooledTensor {
   Buffer buffer_;
   bool varying_ = false;
   std::optional<TensorView> view_;
+};
+
+// Base class of structs of tensors: the sum of their bytes, and their release.
+// `Whole` has a function parts(), a tuple of references to PooledTensors and to
+// other such structs.
+template <typename Whole>
+class TensorParts {
+ public:
+  int64_t bytes() const {
+    return std::apply(
+        [](const auto&... part) { return (part.bytes() + ...); },
+        const_cast<Whole*>(static_cast<const Whole*>(this))->parts());
+  }
+  void Clear() {
+    std::apply([](auto&... part) { (ClearPart(part), ...); },
+               static_cast<Whole*>(this)->parts());
+  }
+
+ private:
+  static void ClearPart(PooledTensor& part) { part.Release(); }
+  template <typename Part>
+  static void ClearPart(Part& part) {
+    part.Clear();
+  }
 };
 
 // One of the tensors that a layer keeps for a micro-batch between its passes,

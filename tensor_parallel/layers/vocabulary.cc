@@ -1,7 +1,6 @@
 #include "tensor_parallel/layers/vocabulary.h"
 
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

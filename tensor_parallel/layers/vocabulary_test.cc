@@ -2,7 +2,6 @@
 #include "tensor_parallel/layers/vocabulary.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "base/status_macros.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,9 @@ absl::Status CheckBlock(OperandChecker& check, const AttentionBlock& block) {
       .Requires(block.cap >= 0 && std::isfinite(block.cap),
                 absl::StrCat("cap is ", block.cap,
                              "; it should be positive, or 0 for none."));
+  check.Requires(!block.is_whole || block.kind != BlockKind::kNone,
+                 "a block whose queries see no key is whole; it should be of "
+                 "another kind.");
   if (block.first_keys.has_value()) {
     check
         .ReadsRows("first_keys", *block.first_keys, DType::kI64,
@@ -51,6 +55,17 @@ std::array<int64_t, 3> WithoutLast(const Dims& shape) {
   return {shape[0], shape[1], shape[2]};
 }
 
+// A result of a block, of the query's type or of its statistics.
+void Writes(OperandChecker& check, const AttentionBlock& block,
+            std::string_view name, const TensorView& result,
+            std::span<const int64_t> shape) {
+  if (block.is_whole) {
+    check.Writes(name, result, shape);
+  } else {
+    check.WritesStatisticsRows(name, result, shape);
+  }
+}
+
 // The first dimension of a matrix; 0 for other tensors, whose shape is wrong.
 int64_t RowsOf(const ConstTensorView& x) {
   return x.rank() == 2 ? x.shape()[0] : 0;
@@ -63,9 +78,9 @@ namespace op {
 absl::Status Attend::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
   const Dims& shape = block.query.shape();
-  check.WritesStatisticsRows("output", state.output, shape)
-      .WritesStatisticsRows("log_sum_exp", state.log_sum_exp,
-                            WithoutLast(shape));
+  Writes(check, block, "output", state.output, shape);
+  check.WritesStatisticsRows("log_sum_exp", state.log_sum_exp,
+                             WithoutLast(shape));
   return check.status();
 }
 
@@ -73,15 +88,23 @@ absl::Status AttendGradient::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(CheckBlock(check, block));
   const Dims& shape = block.query.shape();
   check.Reads("output_gradient", gradients.output_gradient, shape)
-      .ReadsStatisticsRows("output", gradients.output, shape)
       .ReadsStatisticsRows("log_sum_exp", gradients.log_sum_exp,
                            WithoutLast(shape))
-      .ReadsStatisticsRows("delta", gradients.delta, WithoutLast(shape))
-      .WritesStatisticsRows("query_gradient", gradients.query_gradient, shape)
-      .WritesStatisticsRows("key_gradient", gradients.key_gradient,
-                            block.key.shape())
-      .WritesStatisticsRows("value_gradient", gradients.value_gradient,
-                            block.key.shape());
+      .Requires(gradients.delta.has_value() != block.is_whole,
+                "\"delta\" should be given unless the block is whole.");
+  if (block.is_whole) {
+    check.Reads("output", gradients.output, shape);
+  } else {
+    check.ReadsStatisticsRows("output", gradients.output, shape);
+  }
+  if (gradients.delta.has_value()) {
+    check.ReadsStatisticsRows("delta", *gradients.delta, WithoutLast(shape));
+  }
+  Writes(check, block, "query_gradient", gradients.query_gradient, shape);
+  Writes(check, block, "key_gradient", gradients.key_gradient,
+         block.key.shape());
+  Writes(check, block, "value_gradient", gradients.value_gradient,
+         block.key.shape());
   return check.status();
 }
 

@@ -49,9 +49,15 @@ struct AttentionBlock {
   // If not 0, scaled products s become cap * tanh(s / cap) (Gemma 2, arXiv
   // 2408.00118, section 2).
   double cap = 0;
+  // The block has all keys that its queries see. Results then have the query's
+  // type and are overwritten: nothing is merged into a state or added to
+  // gradients. Not of kind kNone.
+  bool is_whole = false;
 };
 
-// The running result of attention, into which a block of keys is merged.
+// The running result of attention, into which a block of keys is merged. A
+// whole block overwrites it; its output has the type of the query, and is zero,
+// with a log_sum_exp of minus infinity, for queries that see no key.
 struct AttentionState {
   // [sequences, queries, heads, d] and [sequences, queries, heads], statistics
   // (f64 for f64, else f32), whose first dimensions may have any strides.
@@ -68,9 +74,10 @@ struct AttentionGradients {
   ConstTensorView output;
   ConstTensorView log_sum_exp;
   // [sequences, queries, heads], statistics: the sum over d of output times its
-  // gradient (RowDots).
-  ConstTensorView delta;
-  // To which this block's share is added; statistics.
+  // gradient (RowDots). Not given for a whole block.
+  std::optional<ConstTensorView> delta;
+  // To which this block's share is added; statistics. A whole block overwrites
+  // them; they have the type of the query.
   TensorView query_gradient;  // [sequences, queries, heads, d]
   TensorView key_gradient;    // [sequences, keys, kv_heads, d]
   TensorView value_gradient;  // [sequences, keys, kv_heads, d]

@@ -49,6 +49,13 @@ absl::Status SumExp::Check(OperandChecker& check) const {
   return check.status();
 }
 
+absl::Status MaxAndSumExp::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
+  check.WritesStatistics("largest", largest, {{logits.shape()[0]}})
+      .WritesStatistics("sum", sum, {{logits.shape()[0]}});
+  return check.status();
+}
+
 absl::Status Pick::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
   const int64_t rows = logits.shape()[0];

@@ -1,5 +1,6 @@
 // Softmax cross-entropy over a range of the vocabulary, in parts between which
-// ranks combine their statistics.
+// ranks combine their statistics. A single rank can replace the first two
+// operations by MaxAndSumExp.
 //
 //   ops.Run(op::RowMax{logits, largest});         // then the maximum over
 //   ranks ops.Run(op::SumExp{logits, largest, sum});    // then the sum over
@@ -66,6 +67,17 @@ struct SumExp {
   auto operands() { return std::tie(logits, largest, sum); }
 };
 
+// RowMax and SumExp, which on a GPU read the logits once (Milakov and
+// Gimelshein, arXiv 1805.02867). On the CPU the results have the same bits.
+struct MaxAndSumExp {
+  static constexpr std::string_view kName = "MaxAndSumExp";
+  ConstTensorView logits;
+  TensorView largest, sum;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(logits, largest, sum); }
+};
+
 // picked[i] = logits[i][targets[i] - held.begin], or 0 if `held` does not
 // contain the target.
 struct Pick {
@@ -111,8 +123,8 @@ struct CrossEntropyGradient {
   auto operands() { return std::tie(largest, sum, targets, scales, logits); }
 };
 
-using CrossEntropy = OperationList<RowMax, SumExp, Pick, CrossEntropyLosses,
-                                   CrossEntropyGradient>;
+using CrossEntropy = OperationList<RowMax, SumExp, MaxAndSumExp, Pick,
+                                   CrossEntropyLosses, CrossEntropyGradient>;
 
 }  // namespace op
 

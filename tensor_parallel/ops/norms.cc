@@ -101,6 +101,15 @@ absl::Status AddRmsNormInputGradient::Check(OperandChecker& check) const {
   return check.status();
 }
 
+absl::Status AddRmsNormGradients::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
+  check.Reads("weight", weight, {{x.shape()[1]}})
+      .Reads("residual_gradient", residual_gradient, x.shape())
+      .Writes("x_gradient", x_gradient, x.shape())
+      .WritesEither("weight_gradient", weight_gradient, {{x.shape()[1]}});
+  return check.status();
+}
+
 absl::Status RmsNormWeightGradient::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(CheckGradient(check, gradient, x, inverse));
   check.WritesEither("weight_gradient", weight_gradient, {{x.shape()[1]}});

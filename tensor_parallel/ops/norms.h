@@ -64,6 +64,20 @@ struct AddRmsNormInputGradient {
   }
 };
 
+// AddRmsNormInputGradient and RmsNormWeightGradient, with the same bits, but
+// memory is read once.
+struct AddRmsNormGradients {
+  static constexpr std::string_view kName = "AddRmsNormGradients";
+  ConstTensorView gradient, x, weight, inverse, residual_gradient;
+  TensorView x_gradient, weight_gradient;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() {
+    return std::tie(gradient, x, weight, inverse, residual_gradient, x_gradient,
+                    weight_gradient);
+  }
+};
+
 // RmsNorm of rows of `width` elements, of which each rank has n: sums[i] is the
 // rank's sum of squares of row i, as statistics, ...
 struct RmsNormSums {
@@ -121,9 +135,9 @@ struct RmsNormWeightGradient {
 };
 
 using Norms = OperationList<RmsNorm, RmsNormInputGradient, AddRmsNorm,
-                            AddRmsNormInputGradient, RmsNormSums, RmsNormOfSums,
-                            RmsNormGradientSums, RmsNormInputGradientOfSums,
-                            RmsNormWeightGradient>;
+                            AddRmsNormInputGradient, AddRmsNormGradients,
+                            RmsNormSums, RmsNormOfSums, RmsNormGradientSums,
+                            RmsNormInputGradientOfSums, RmsNormWeightGradient>;
 
 }  // namespace op
 

@@ -15,7 +15,7 @@
 //   glu.h            Glu, GluGradient
 //   rotary.h         Rotate
 //   row_tables.h     GatherRows, AddRows
-//   cross_entropy.h  RowMax, SumExp, Pick, CrossEntropyLosses,
+//   cross_entropy.h  RowMax, SumExp, MaxAndSumExp, Pick, CrossEntropyLosses,
 //                    CrossEntropyGradient
 //   router.h         Route, RouteGradient
 //   attention.h      Attend, AttendGradient, RowDots, AddSinks, SinkGradients,

@@ -1,14 +1,18 @@
 #include "tensor_parallel/ops/rotary.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
+#include <cstddef>
 #include <numbers>
+#include <span>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "base/device/operand_checker.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
+#include "base/tensor/layout.h"
 
 namespace tessera::tensor_parallel {
 
@@ -125,18 +129,58 @@ absl::Status RotaryFrequencies::Validate(int64_t head_size) const {
   return status;
 }
 
+namespace {
+
+template <typename S>
+void SetTable(const Rotation& rotation, std::span<const int64_t> positions,
+              S* next) {
+  const size_t pairs = rotation.frequencies.size();
+  for (const int64_t position : positions) {
+    for (size_t i = 0; i < pairs; ++i, ++next) {
+      const double angle =
+          static_cast<double>(position) * rotation.frequencies[i];
+      next[0] = static_cast<S>(rotation.factor * std::cos(angle));
+      next[pairs] = static_cast<S>(rotation.factor * std::sin(angle));
+    }
+    next += pairs;
+  }
+}
+
+}  // namespace
+
+void SetRotaryTable(const Rotation& rotation,
+                    std::span<const int64_t> positions,
+                    const TensorView& table) {
+  assert(static_cast<size_t>(table.element_count()) ==
+         positions.size() * 2 * rotation.frequencies.size());
+  if (table.dtype() == DType::kF64) {
+    SetTable(rotation, positions, reinterpret_cast<double*>(table.data()));
+  } else {
+    assert(table.dtype() == DType::kF32);
+    SetTable(rotation, positions, reinterpret_cast<float*>(table.data()));
+  }
+}
+
 namespace op {
 
 absl::Status Rotate::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(check.Leads("x", x, 3));
-  const int64_t d = x.shape()[2];
-  const auto pairs = static_cast<int64_t>(rotation.frequencies.size());
   check.Writes("x", x, x.shape())
-      .ReadsList("positions", positions, DType::kI64, x.shape()[0])
-      .Requires(2 * pairs <= d,
-                absl::StrCat("the rotation has ", pairs,
-                             " pairs; heads of \"x\" have ", d,
-                             " elements, fewer than two for each pair."));
+      .ReadsStatistics("table", table, table.shape())
+      .Requires(table.rank() == 2 && table.shape()[1] % 2 == 0,
+                absl::StrCat("\"table\" is ", DimsToString(table.shape()),
+                             "; it should be [positions, 2 pairs]."));
+  TESSERA_RETURN_IF_ERROR(check.status());
+  const int64_t tokens = x.shape()[0], d = x.shape()[2];
+  const int64_t positions = table.shape()[0], turned = table.shape()[1];
+  check
+      .Requires(
+          turned <= d,
+          absl::StrCat("\"table\" turns ", turned,
+                       " elements of a head; heads of \"x\" have ", d, "."))
+      .Requires(tokens == 0 || (positions > 0 && tokens % positions == 0),
+                absl::StrCat("\"table\" has ", positions, " positions; the ",
+                             tokens, " tokens of \"x\" should be a multiple."));
   return check.status();
 }
 

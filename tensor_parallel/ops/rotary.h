@@ -5,7 +5,8 @@
 //                                 .scaling = RotaryScaling::kLlama3,
 //                                 .factor = 8};
 //   Rotation rotation = llama_31.Of(head_size, sequence_length);
-//   ops.Run(op::Rotate{rotation, /*inverse=*/false, positions, x});
+//   SetRotaryTable(rotation, positions, table);  // once, on the host
+//   ops.Run(op::Rotate{/*inverse=*/false, table, x});
 //
 // Sources: Su et al., RoFormer, arXiv 2104.09864, section 3.2.2; Chen et al.,
 // Position Interpolation, arXiv 2306.15595, equation 4 (kLinear); Grattafiori
@@ -17,6 +18,7 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_ROTARY_H_
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <vector>
@@ -84,23 +86,31 @@ struct RotaryFrequencies {
                          const RotaryFrequencies&) = default;
 };
 
+// Sets each row of `table` [positions, 2 pairs] to the cosines of the angles
+// position * frequencies[i] and then to their sines, times the factor. The
+// table is contiguous, of f64 or f32, in memory of the host. Values are
+// computed in f64 on the host, so that all devices turn by the same bits.
+void SetRotaryTable(const Rotation& rotation,
+                    std::span<const int64_t> positions,
+                    const TensorView& table);
+
 namespace op {
 
-// Turns the pairs (x[i], x[i + n]) of every head of x [tokens, heads, d] by
-// positions[token] * rotation.frequencies[i], for the n pairs of the rotation,
-// and multiplies them by its factor, in place; by the opposite angle if
-// `inverse` is set (the gradient). Other elements stay. Su et al., arXiv
-// 2104.09864, with Llama's order of the pairs.
+// Turns the pairs (x[i], x[i + n]) of every head of x [tokens, heads, d] in
+// place by the angles of `table` [positions, 2 n], the statistics of
+// SetRotaryTable; by the opposite angles if `inverse` is set (the gradient).
+// Token t has row t % positions: those of a sequence are followed by those of
+// the next one. Other elements stay. Su et al., arXiv 2104.09864, with Llama's
+// order of the pairs.
 struct Rotate {
   static constexpr std::string_view kName = "Rotate";
-  Rotation rotation;
   bool inverse = false;
-  ConstTensorView positions;
+  ConstTensorView table;
   TensorView x;
 
   absl::Status Check(OperandChecker& check) const;
   bool IsEmpty() const { return x.element_count() == 0; }
-  auto operands() { return std::tie(positions, x); }
+  auto operands() { return std::tie(table, x); }
 };
 
 using Rotary = OperationList<Rotate>;

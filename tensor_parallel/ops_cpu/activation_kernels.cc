@@ -1,4 +1,4 @@
-#include "tensor_parallel/ops_cpu/targets.h"
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/activation_kernels.cc"
 #include "hwy/foreach_target.h"

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/dtype/dtype_traits.h"
 #include "base/dtype/small_float.h"
 #include "base/os/thread_pool.h"
+#include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
@@ -69,7 +71,7 @@ void ReadHeads(const ConstTensorView& x, IndexRange tokens, IndexRange heads,
   }
 }
 
-// The inverse for statistics: x = rows, or x += rows.
+// The inverse for statistics: x = rows, which may round, or x += rows.
 enum class Writing { kSet, kAdd };
 template <typename S>
 void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
@@ -79,7 +81,7 @@ void WriteHeads(Writing writing, const S* rows, IndexRange tokens,
     RunElementwise({.step = writing == Writing::kAdd
                                 ? ElementwiseJob::Step::kAdd
                                 : ElementwiseJob::Step::kCast,
-                    .x_type = x.dtype(),
+                    .x_type = kDTypeOf<S>,
                     .y_type = x.dtype(),
                     .rows = {0, tokens.size()},
                     .n = d,
@@ -274,9 +276,10 @@ class RunningState {
  public:
   using S = StatisticOf<T>;
 
-  RunningState(const Tiling& tiling, const AttentionState& state)
+  RunningState(const Tiling& tiling, const AttentionState& state, bool is_whole)
       : tiling_(tiling),
         state_(state),
+        is_whole_(is_whole),
         largest_(Scratch<S>(tiling.LargestRows())),
         sum_(Scratch<S>(tiling.LargestRows())),
         output_(Scratch<S>(tiling.LargestRows() * tiling.d)) {}
@@ -284,8 +287,13 @@ class RunningState {
   void Begin(IndexRange queries, IndexRange heads) {
     queries_ = queries;
     heads_ = heads;
-    ReadHeads<S>(state_.output, queries, heads, output_.get());
+    if (is_whole_) {
+      std::fill_n(output_.get(), rows() * tiling_.d, S{0});
+    } else {
+      ReadHeads<S>(state_.output, queries, heads, output_.get());
+    }
     for (int64_t i = 0; i < rows(); ++i) {
+      if (is_whole_) LogSumExp(i) = kNothing;
       largest_[i] = LogSumExp(i);
       sum_[i] = largest_[i] == kNothing ? S{0} : S{1};
     }
@@ -326,6 +334,7 @@ class RunningState {
 
   const Tiling& tiling_;
   const AttentionState& state_;
+  const bool is_whole_;
   IndexRange queries_;
   IndexRange heads_;
   std::unique_ptr<S[]> largest_;
@@ -364,20 +373,26 @@ class QueryTile {
 
   void Run(IndexRange queries, int64_t kv_head, const Head<T>& key,
            const Head<T>& value) {
+    const IndexRange heads = tiling_.HeadsOf(kv_head);
     bool begun = false;
     for (int64_t at = tiling_.FirstTile(queries); at < tiling_.keys;
          at += kTileKeys) {
       const IndexRange keys = tiling_.KeysFrom(at, queries);
       if (keys.size() == 0) break;
-      if (!begun) Read(queries, tiling_.HeadsOf(kv_head));
+      if (!begun) Read(queries, heads);
       ScoreGradients(keys, queries, key, value);
       AddToKeys(keys, kv_head);
       AddToQueries(keys, key, begun);
       begun = true;
     }
-    if (begun) {
-      WriteHeads<S>(Writing::kAdd, query_gradient_.get(), queries,
-                    tiling_.HeadsOf(kv_head), gradients_.query_gradient);
+    if (block_.is_whole && !begun) {
+      std::fill_n(query_gradient_.get(),
+                  queries.size() * heads.size() * tiling_.d, S{0});
+    }
+    if (block_.is_whole || begun) {
+      WriteHeads<S>(block_.is_whole ? Writing::kSet : Writing::kAdd,
+                    query_gradient_.get(), queries, heads,
+                    gradients_.query_gradient);
     }
   }
 
@@ -390,7 +405,7 @@ class QueryTile {
     for (int64_t query = queries.begin; query < queries.end; ++query) {
       const S* const log_sum_exp =
           StatisticsAt<S>(gradients_.log_sum_exp, query);
-      const S* const delta = StatisticsAt<S>(gradients_.delta, query);
+      const S* const delta = StatisticsAt<S>(*gradients_.delta, query);
       for (int64_t head = heads.begin; head < heads.end; ++head, ++row) {
         log_sum_exp_[row] = log_sum_exp[head];
         delta_[row] = delta[head];
@@ -454,7 +469,7 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state,
                int64_t kv_head, IndexRange all_queries) {
   const Tiling tiling(block);
   Scores<T> scores(tiling, block);
-  RunningState<T> running(tiling, state);
+  RunningState<T> running(tiling, state, block.is_whole);
   const auto query = Scratch<T>(tiling.LargestRows() * tiling.d);
   const Head<T> key(block.key, kv_head);
   const Head<T> value(block.value, kv_head);
@@ -474,6 +489,10 @@ void RunAttend(const AttentionBlock& block, const AttentionState& state,
       }
       scores.Compute(keys, queries, query.get(), key);
       running.Merge(scores, value.From(keys.begin));
+    }
+    if (block.is_whole && !begun) {
+      running.Begin(queries, heads);
+      begun = true;
     }
     if (begun) running.End();
   }
@@ -510,16 +529,54 @@ void RunMaxScores(const AttentionBlock& block, int64_t kv_head,
   }
 }
 
+// The sums of a head's gradients of keys or values, [keys, heads, d] of which
+// one head exists.
+template <typename S>
+class KeySums {
+ public:
+  explicit KeySums(const Tiling& tiling)
+      : keys_(tiling.keys), sums_(Scratch<S>(keys_ * tiling.d)) {
+    std::fill_n(sums_.get(), keys_ * tiling.d, S{0});
+  }
+
+  // As the gradient of all heads: `kv_head` is the one that exists.
+  TensorView ViewFor(const Tiling& tiling) const {
+    const size_t bytes = static_cast<size_t>(keys_ * tiling.d) * sizeof(S);
+    return *TensorView::Create(
+        {reinterpret_cast<std::byte*>(sums_.get()), bytes}, kDTypeOf<S>,
+        *Layout::Strided({{keys_, tiling.kv_heads, tiling.d}},
+                         {{tiling.d, 0, 1}}));
+  }
+  void Store(int64_t kv_head, const TensorView& gradient) const {
+    WriteHeads<S>(Writing::kSet, sums_.get(), {0, keys_},
+                  {kv_head, kv_head + 1}, gradient);
+  }
+
+ private:
+  int64_t keys_;
+  std::unique_ptr<S[]> sums_;
+};
+
 template <typename T>
 void RunAttendGradient(const AttentionBlock& block,
-                       const AttentionGradients& gradients, int64_t kv_head) {
+                       const AttentionGradients& all, int64_t kv_head) {
+  using S = StatisticOf<T>;
   const Tiling tiling(block);
+  std::optional<KeySums<S>> key_sums, value_sums;
+  AttentionGradients gradients = all;
+  if (block.is_whole) {
+    gradients.key_gradient = key_sums.emplace(tiling).ViewFor(tiling);
+    gradients.value_gradient = value_sums.emplace(tiling).ViewFor(tiling);
+  }
   QueryTile<T> tile(block, gradients, tiling);
   const Head<T> key(block.key, kv_head);
   const Head<T> value(block.value, kv_head);
   for (int64_t at = 0; at < tiling.queries; at += tiling.tile_queries) {
     tile.Run(tiling.QueriesFrom(at), kv_head, key, value);
   }
+  if (!block.is_whole) return;
+  key_sums->Store(kv_head, all.key_gradient);
+  value_sums->Store(kv_head, all.value_gradient);
 }
 
 // Calls run(std::type_identity<T>) for the type of the factors.
@@ -550,6 +607,7 @@ AttentionBlock SequenceOf(const AttentionBlock& block, int64_t index) {
       SequenceOf(block.query, index), SequenceOf(block.key, index),
       SequenceOf(block.value, index), block.kind, block.scale};
   one.cap = block.cap;
+  one.is_whole = block.is_whole;
   if (block.first_keys.has_value()) {
     one.first_keys = SequenceOf(*block.first_keys, index);
   }
@@ -643,7 +701,7 @@ void AttendGradient(ThreadPool& pool, const AttentionBlock& block,
         SequenceOf(gradients.output_gradient, sequence),
         SequenceOf(gradients.output, sequence),
         SequenceOf(gradients.log_sum_exp, sequence),
-        SequenceOf(gradients.delta, sequence),
+        SequenceOf(*gradients.delta, sequence),
         SequenceOf(gradients.query_gradient, sequence),
         SequenceOf(gradients.key_gradient, sequence),
         SequenceOf(gradients.value_gradient, sequence)};

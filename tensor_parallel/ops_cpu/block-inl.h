@@ -42,6 +42,9 @@ struct Block {
   static constexpr size_t kStep = hn::MaxLanes(Tag());
   static constexpr size_t kParts = 64 / sizeof(S) / kStep;
 
+  // An implicit constructor would be compiled for the baseline target.
+  HWY_INLINE Block() {}
+
   Vector part[kParts];
 };
 

@@ -1,7 +1,6 @@
 #include "tensor_parallel/ops_cpu/cpu_kernels.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,8 +15,10 @@
 #include "base/device/operand_checker.h"
 #include "base/dtype/dtype.h"
 #include "base/os/thread_pool.h"
+#include "base/status_macros.h"
 #include "base/tensor/copy.h"
 #include "base/tensor/layout.h"
+#include "base/tensor/tensor.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops_cpu/attention.h"
@@ -309,19 +310,18 @@ void AddHeldRows(ThreadPool& pool, const ConstTensorView& gradient,
            });
 }
 
-template <typename S>
-void RotateHeads(ThreadPool& pool, RotaryTable& table, const op::Rotate& call) {
+void RotateHeads(ThreadPool& pool, const op::Rotate& call) {
   const TensorView& x = call.x;
-  const auto pairs = static_cast<int64_t>(call.rotation.frequencies.size());
-  const S* const angles =
-      table.Get<S>(call.rotation, ListOf<int64_t>(call.positions));
+  const ConstTensorView& table = call.table;
+  const int64_t positions = table.shape()[0], pairs = table.shape()[1] / 2;
+  const int64_t row_bytes = 2 * pairs * SizeInBytes(table.dtype());
   const auto rotate = [&](int64_t i) {
     RunRotary(
         {.dtype = x.dtype(),
          .inverse = call.inverse,
          .heads = x.shape()[1],
          .pairs = pairs,
-         .table = angles + i * 2 * pairs,
+         .table = table.data() + i % positions * row_bytes,
          .x = RowsView(x.data() + i * x.strides()[0] * SizeInBytes(x.dtype()),
                        x.strides()[1])});
   };
@@ -330,44 +330,6 @@ void RotateHeads(ThreadPool& pool, RotaryTable& table, const op::Rotate& call) {
              for (int64_t i = tokens.begin; i < tokens.end; ++i) rotate(i);
            });
 }
-
-}  // namespace
-
-template <typename S>
-const S* RotaryTable::Get(const Rotation& rotation,
-                          std::span<const int64_t> positions) {
-  std::vector<S>& table = [this]() -> std::vector<S>& {
-    if constexpr (std::is_same_v<S, float>) {
-      return f32_;
-    } else {
-      return f64_;
-    }
-  }();
-  const size_t pairs = rotation.frequencies.size();
-  if (rotation == rotation_ && table.size() == positions.size() * 2 * pairs &&
-      std::equal(positions.begin(), positions.end(), positions_.begin(),
-                 positions_.end())) {
-    return table.data();
-  }
-  f32_.clear();
-  f64_.clear();
-  table.resize(positions.size() * 2 * pairs);
-  S* next = table.data();
-  for (const int64_t position : positions) {
-    for (size_t i = 0; i < pairs; ++i, ++next) {
-      const double angle =
-          static_cast<double>(position) * rotation.frequencies[i];
-      next[0] = static_cast<S>(rotation.factor * std::cos(angle));
-      next[pairs] = static_cast<S>(rotation.factor * std::sin(angle));
-    }
-    next += pairs;
-  }
-  rotation_ = rotation;
-  positions_.assign(positions.begin(), positions.end());
-  return table.data();
-}
-
-namespace {
 
 // Requires sizes and strides that OpenBLAS supports.
 void CheckProduct(const ConstTensorView& a, const ConstTensorView& b,
@@ -550,6 +512,24 @@ void Run(CpuBackend& cpu, const op::AddRmsNormInputGradient& call) {
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
+void Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
+  NormJob job = JobOn(NormJob::Step::kWeightGradient, call.x);
+  job.target_type = call.weight_gradient.dtype();
+  job.gradient = ConstRowsView(call.gradient);
+  job.inverse = StatisticsView(call.inverse);
+  job.y = RowsView(call.weight_gradient);
+  RunByColumns(*cpu.pool, RunNorm, job);
+}
+
+// The columns come first, because the result may overwrite the gradient.
+void Run(CpuBackend& cpu, const op::AddRmsNormGradients& call) {
+  Run(cpu, op::RmsNormWeightGradient{call.gradient, call.x, call.inverse,
+                                     call.weight_gradient});
+  Run(cpu, op::AddRmsNormInputGradient{call.gradient, call.x, call.weight,
+                                       call.inverse, call.residual_gradient,
+                                       call.x_gradient});
+}
+
 void Run(CpuBackend& cpu, const op::RmsNormSums& call) {
   NormJob job = JobOn(NormJob::Step::kSums, call.x);
   job.sums = RowsView(call.sums);
@@ -577,19 +557,8 @@ void Run(CpuBackend& cpu, const op::RmsNormInputGradientOfSums& call) {
   RunByRows(*cpu.pool, RunNorm, job, job.n);
 }
 
-void Run(CpuBackend& cpu, const op::RmsNormWeightGradient& call) {
-  NormJob job = JobOn(NormJob::Step::kWeightGradient, call.x);
-  job.target_type = call.weight_gradient.dtype();
-  job.gradient = ConstRowsView(call.gradient);
-  job.inverse = StatisticsView(call.inverse);
-  job.y = RowsView(call.weight_gradient);
-  RunByColumns(*cpu.pool, RunNorm, job);
-}
-
 void Run(CpuBackend& cpu, const op::Rotate& call) {
-  call.x.dtype() == DType::kF64
-      ? RotateHeads<double>(*cpu.pool, cpu.rotary, call)
-      : RotateHeads<float>(*cpu.pool, cpu.rotary, call);
+  RotateHeads(*cpu.pool, call);
 }
 
 void Run(CpuBackend& cpu, const op::GatherRows& call) {
@@ -613,6 +582,11 @@ void Run(CpuBackend& cpu, const op::SumExp& call) {
   job.largest = ConstRowsView(call.largest);
   job.result = RowsView(call.sum);
   RunByRows(*cpu.pool, RunCrossEntropy, job, call.logits.shape()[1]);
+}
+
+void Run(CpuBackend& cpu, const op::MaxAndSumExp& call) {
+  Run(cpu, op::RowMax{call.logits, call.largest});
+  Run(cpu, op::SumExp{call.logits, call.largest, call.sum});
 }
 
 void Run(CpuBackend&, const op::Pick& call) {
@@ -702,8 +676,25 @@ void Run(CpuBackend& cpu, const op::Attend& call) {
   Attend(*cpu.pool, call.block, call.state);
 }
 
-void Run(CpuBackend& cpu, const op::AttendGradient& call) {
-  AttendGradient(*cpu.pool, call.block, call.gradients);
+absl::Status Run(CpuBackend& cpu, const op::AttendGradient& call) {
+  if (!call.block.is_whole) {
+    AttendGradient(*cpu.pool, call.block, call.gradients);
+    return absl::OkStatus();
+  }
+  const Dims& shape = call.block.query.shape();
+  if (call.block.query.element_count() == 0) {
+    TESSERA_RETURN_IF_ERROR(tessera::Fill(call.gradients.key_gradient, 0));
+    return tessera::Fill(call.gradients.value_gradient, 0);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      Tensor delta, Tensor::Create(StatisticsOf(call.block.query.dtype()),
+                                   {{shape[0], shape[1], shape[2]}}));
+  DotRows(*cpu.pool, call.gradients.output, call.gradients.output_gradient,
+          delta.view());
+  AttentionGradients gradients = call.gradients;
+  gradients.delta = delta.view();
+  AttendGradient(*cpu.pool, call.block, gradients);
+  return absl::OkStatus();
 }
 
 void Run(CpuBackend& cpu, const op::MaxScores& call) {
@@ -734,6 +725,7 @@ CpuKernelTable MakeKernels() {
                                         const op::AttendGradient& call,
                                         OperandChecker& check) {
     CheckHeads(call.block, check);
+    if (call.block.is_whole) return;
     RequireBlasTokens(check, "key_gradient", call.gradients.key_gradient);
     RequireBlasTokens(check, "value_gradient", call.gradients.value_gradient);
   });

@@ -14,8 +14,7 @@
 // (Queue::Launch), which an emulated device supports.
 //
 // Norms, activations, cross-entropy, sums and elementwise operations have the
-// same bits on every instruction set. Gemm and attention (OpenBLAS) and the
-// sines and cosines of Rotate (the C library) may differ.
+// same bits on every instruction set. Gemm and attention (OpenBLAS) may differ.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_OPS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_CPU_OPS_H_
 

@@ -208,7 +208,8 @@ struct Activations {
         largest(Made(sums.dtype(), {kRows}, 0.5)),
         targets(*Tensor::Create(DType::kI64, {{kRows}})),
         ids(*Tensor::Create(DType::kI64, {{kRows}})),
-        scales(Made(DType::kF64, {kRows}, 0.5)) {
+        scales(Made(DType::kF64, {kRows}, 0.5)),
+        turns(Made(sums.dtype(), {kRows, 64}, 0.5)) {
     const std::span<int64_t> target = *targets.view().AsSpan<int64_t>();
     const std::span<int64_t> id = *ids.view().AsSpan<int64_t>();
     for (int64_t i = 0; i < kRows; ++i) {
@@ -217,7 +218,7 @@ struct Activations {
     }
   }
   Tensor x, y, z, weight, sums, largest;
-  Tensor targets, ids, scales;
+  Tensor targets, ids, scales, turns;
 };
 
 struct MemoryBound {
@@ -323,9 +324,9 @@ constexpr MemoryBound kMemoryBound[] = {
      }},
     {"Rotate", 2,
      [](Ops& ops, Activations& a) {
-       return ops.Run(op::Rotate{
-           RotaryFrequencies{.base = 10000}.Of(64, kRows), false, a.ids.view(),
-           *a.x.view().Reshape({{kRows, kColumns / 64, 64}})});
+       return ops.Run(
+           op::Rotate{false, a.turns.view(),
+                      *a.x.view().Reshape({{kRows, kColumns / 64, 64}})});
      }},
     {"GatherRows", 2,
      [](Ops& ops, Activations& a) {

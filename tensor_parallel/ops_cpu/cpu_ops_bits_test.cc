@@ -2,6 +2,7 @@
 // set, with any number of threads, and however rows are shared among calls.
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -366,6 +367,65 @@ TEST_F(CpuOpsBits, DoNotDependOnTheNumberOfThreads) {
       EXPECT_EQ(together.Results(), alone.Results())
           << threads << " threads, " << dtype;
     }
+  }
+}
+
+TEST_F(CpuOpsBits, OfWholeAttentionAreThoseOfRoundedStates) {
+  std::mt19937_64 random(9);
+  for (const DType dtype : kComputedTypes) {
+    Everything x(dtype, random);
+    const auto rounded = [&](TestTensor& from) {
+      TestTensor to(dtype, from.shape());
+      const bool is_rounded = dtype != from.dtype();
+      TESSERA_EXPECT_OK(is_rounded
+                            ? ops_.Run(op::Cast{from.view(), to.view()})
+                            : ops_.Run(op::Copy{from.view(), to.view()}));
+      return to;
+    };
+    TestTensor output(dtype, x.output.shape()),
+        log_sum_exp(x.log_sum_exp.dtype(), x.log_sum_exp.shape()),
+        query_gradient(dtype, x.query.shape(), 5),
+        key_gradient(dtype, x.key.shape(), 7),
+        value_gradient(dtype, x.key.shape());
+    AttentionBlock block = {.query = x.query.view(),
+                            .key = x.key.view(),
+                            .value = x.key.view(),
+                            .scale = 0.2,
+                            .is_whole = true};
+    TESSERA_ASSERT_OK(
+        ops_.Run(op::Attend{block, {output.view(), log_sum_exp.view()}}));
+    TESSERA_ASSERT_OK(ops_.Run(
+        op::AttendGradient{block,
+                           {.output_gradient = x.query.view(),
+                            .output = output.view(),
+                            .log_sum_exp = log_sum_exp.view(),
+                            .delta = std::nullopt,
+                            .query_gradient = query_gradient.view(),
+                            .key_gradient = key_gradient.view(),
+                            .value_gradient = value_gradient.view()}}));
+
+    block.is_whole = false;
+    TESSERA_ASSERT_OK(ops_.Run(op::Fill{
+        -std::numeric_limits<double>::infinity(), x.log_sum_exp.view()}));
+    TESSERA_ASSERT_OK(
+        ops_.Run(op::Attend{block, {x.output.view(), x.log_sum_exp.view()}}));
+    EXPECT_EQ(output.values(), rounded(x.output).values());
+    EXPECT_EQ(log_sum_exp.values(), x.log_sum_exp.values());
+    x.output.Set(output.values());
+    TESSERA_ASSERT_OK(
+        ops_.Run(op::RowDots{x.output.view(), x.query.view(), x.delta.view()}));
+    TESSERA_ASSERT_OK(ops_.Run(
+        op::AttendGradient{block,
+                           {.output_gradient = x.query.view(),
+                            .output = x.output.view(),
+                            .log_sum_exp = x.log_sum_exp.view(),
+                            .delta = x.delta.view(),
+                            .query_gradient = x.query_gradient.view(),
+                            .key_gradient = x.key_gradient.view(),
+                            .value_gradient = x.value_gradient.view()}}));
+    EXPECT_EQ(query_gradient.values(), rounded(x.query_gradient).values());
+    EXPECT_EQ(key_gradient.values(), rounded(x.key_gradient).values());
+    EXPECT_EQ(value_gradient.values(), rounded(x.value_gradient).values());
   }
 }
 

@@ -32,16 +32,16 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// The sum of some operations, of which one keeps a table.
+// The sum of some operations.
 double Result(Ops& ops) {
   std::mt19937_64 random(2);
-  TestTensor x(DType::kF64, {6, 2, 4}), positions(DType::kI64, {6});
+  TestTensor x(DType::kF64, {6, 2, 4});
   TestTensor product(DType::kF64, {6, 6}), total(DType::kF64, {1});
   x.Randomise(random);
-  positions.Set({0, 1, 2, 7, 8, 9});
-  absl::Status status =
-      ops.Run(op::Rotate{RotaryFrequencies{.base = 100}.Of(4, 6), false,
-                         positions.view(), x.view()});
+  const TestTensor table =
+      RotaryTableOf(RotaryFrequencies{.base = 100}.Of(4, 6),
+                    std::vector<int64_t>{0, 1, 2, 7, 8, 9}, DType::kF64);
+  absl::Status status = ops.Run(op::Rotate{false, table.view(), x.view()});
   const TensorView rows = *x.view().Reshape({{6, 8}});
   status.Update(
       ops.Run(op::Gemm{{.transpose_b = true}, rows, rows, product.view()}));
@@ -146,13 +146,12 @@ TEST_F(CpuOpsOnDevice, FindsAMissingWaitAndItsPlace) {
 
 TEST_F(CpuOpsOnDevice, WorkOutlivesTheOps) {
   Tensor x = OnDevice(DType::kF64, {2, 1, 4});
-  Tensor positions = OnDevice(DType::kI64, {2});
+  Tensor table = OnDevice(DType::kF64, {2, 4});
   {
     CpuOps ops({.threads = 1}, *queue_);
     TESSERA_ASSERT_OK(ops.Run(op::Fill{1, x.view()}));
-    TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(positions)));
-    TESSERA_ASSERT_OK(ops.Run(op::Rotate{RotaryFrequencies{.base = 10}.Of(4, 2),
-                                         false, positions.view(), x.view()}));
+    TESSERA_ASSERT_OK(queue_->Fill(std::byte{0}, BytesOf(table)));
+    TESSERA_ASSERT_OK(ops.Run(op::Rotate{false, table.view(), x.view()}));
   }
   TESSERA_EXPECT_OK(queue_->Synchronize());
 }

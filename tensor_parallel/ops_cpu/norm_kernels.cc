@@ -1,7 +1,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "tensor_parallel/ops_cpu/targets.h"
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/norm_kernels.cc"
 #include "hwy/foreach_target.h"

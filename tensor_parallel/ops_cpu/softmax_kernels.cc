@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "tensor_parallel/ops_cpu/targets.h"
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/softmax_kernels.cc"
 #include "hwy/foreach_target.h"

@@ -53,6 +53,7 @@ struct Sizes {
   // [sequences, queries] with a stride between rows; null: no key is hidden.
   const int64_t* first_keys;
   int64_t first_keys_stride;
+  bool is_whole;  // AttentionBlock::is_whole.
 
   // The keys [0, n) of the sequence are hidden from query i and from later
   // queries.
@@ -79,7 +80,9 @@ struct Square {
   S at[4][4];
 
   __device__ void Clear() {
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) {
+      TESSERA_UNROLL
       for (int j = 0; j < 4; ++j) at[i][j] = 0;
     }
   }
@@ -91,7 +94,9 @@ struct Square {
     for (int k = 0; k < depth; ++k) {
       const auto x = *reinterpret_cast<const Four<S>*>(rows + k * kRow);
       const auto y = *reinterpret_cast<const Four<S>*>(columns + k * kRow);
+      TESSERA_UNROLL
       for (int i = 0; i < 4; ++i) {
+        TESSERA_UNROLL
         for (int j = 0; j < 4; ++j) {
           at[i][j] = MultiplyAdd(x.values[i], y.values[j], at[i][j]);
         }
@@ -156,10 +161,10 @@ template <typename S, typename T>
 __device__ void AddWeightedRows(const Tiles<S>& tiles, const T* x,
                                 int64_t stride, int64_t rows, int64_t column,
                                 int64_t d, Square<S> (&sums)[kParts<S>]) {
+  TESSERA_UNROLL
   for (int part = 0; part < kParts<S>; ++part) {
     const int64_t begin = column + part * kTile;
-    if (begin >= d) break;
-    for (int64_t first = 0; first < rows; first += kSlice<S>) {
+    for (int64_t first = 0; first < rows && begin < d; first += kSlice<S>) {
       __syncthreads();
       LoadRows(x + first * stride, stride, rows - first, begin, d, tiles.b);
       __syncthreads();
@@ -168,13 +173,22 @@ __device__ void AddWeightedRows(const Tiles<S>& tiles, const T* x,
   }
 }
 
+// Stores a thread's elements of its column j of the scores.
+template <typename S>
+__device__ void StoreColumn(const Tiles<S>& tiles, int j,
+                            const Four<S>& elements) {
+  *reinterpret_cast<Four<S>*>(tiles.scores + (FirstColumn() + j) * kRow +
+                              FirstRow()) = elements;
+}
+
 template <typename S>
 __device__ void StoreScores(const Tiles<S>& tiles, const Square<S>& square) {
+  TESSERA_UNROLL
   for (int j = 0; j < 4; ++j) {
     Four<S> column;
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) column.values[i] = square.at[i][j];
-    *reinterpret_cast<Four<S>*>(tiles.scores + (FirstColumn() + j) * kRow +
-                                FirstRow()) = column;
+    StoreColumn(tiles, j, column);
   }
 }
 
@@ -211,7 +225,9 @@ struct Place {
 template <typename Functor>
 __device__ void ForElements(int64_t rows, int64_t begin, int64_t d,
                             const Functor& f) {
+  TESSERA_UNROLL
   for (int i = 0; i < 4; ++i) {
+    TESSERA_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int64_t row = FirstRow() + i, column = begin + FirstColumn() + j;
       if (row < rows && column < d) f(row, column, i, j);
@@ -219,15 +235,19 @@ __device__ void ForElements(int64_t rows, int64_t begin, int64_t d,
   }
 }
 
-// Adds to rows of an output.
-template <typename S>
-__device__ void AddTo(S* x, int64_t stride, int64_t rows, int64_t column,
-                      int64_t d, S scale, const Square<S> (&sums)[kParts<S>]) {
+// Adds to rows of an output, or overwrites them.
+template <typename S, typename O>
+__device__ void AddTo(bool overwrites, O* x, int64_t stride, int64_t rows,
+                      int64_t column, int64_t d, S scale,
+                      const Square<S> (&sums)[kParts<S>]) {
+  TESSERA_UNROLL
   for (int part = 0; part < kParts<S>; ++part) {
     ForElements(rows, column + part * kTile, d,
                 [&](int64_t row, int64_t at, int i, int j) {
-                  S& element = x[row * stride + at];
-                  element = element + scale * sums[part].at[i][j];
+                  O& element = x[row * stride + at];
+                  const S sum = scale * sums[part].at[i][j];
+                  element = static_cast<O>(
+                      overwrites ? sum : static_cast<S>(element) + sum);
                 });
   }
 }
@@ -247,22 +267,28 @@ struct RunningRows {
   S sum[4];
 
   // Earlier keys count as one key whose score is their log_sum_exp.
-  __device__ void Begin(const S* log_sum_exp, int64_t stride, int64_t rows) {
+  __device__ void Begin(bool is_whole, const S* log_sum_exp, int64_t stride,
+                        int64_t rows) {
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int64_t row = FirstRow() + i;
-      largest[i] = row < rows ? log_sum_exp[row * stride] : kMinusInfinity<S>;
+      largest[i] = row < rows && !is_whole ? log_sum_exp[row * stride]
+                                           : kMinusInfinity<S>;
       sum[i] = largest[i] == kMinusInfinity<S> ? S{0} : S{1};
     }
   }
 
   // Replaces scores by their exponentials, and rescales the previous sums.
   __device__ void Merge(Square<S>& scores, Square<S> (&output)[kParts<S>]) {
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) {
       S maximum = scores.at[i][0];
+      TESSERA_UNROLL
       for (int j = 1; j < 4; ++j) maximum = Larger(maximum, scores.at[i][j]);
       maximum = Larger(RowMaximum(maximum), largest[i]);
       const S shift = maximum == kMinusInfinity<S> ? S{0} : maximum;
       S total = 0;
+      TESSERA_UNROLL
       for (int j = 0; j < 4; ++j) {
         scores.at[i][j] = Exp(scores.at[i][j] - shift);
         total += scores.at[i][j];
@@ -270,7 +296,9 @@ struct RunningRows {
       const S factor = Exp(largest[i] - shift);
       sum[i] = sum[i] * factor + RowSum(total);
       largest[i] = maximum;
+      TESSERA_UNROLL
       for (int part = 0; part < kParts<S>; ++part) {
+        TESSERA_UNROLL
         for (int j = 0; j < 4; ++j) output[part].at[i][j] *= factor;
       }
     }
@@ -301,11 +329,13 @@ Scoring<S> ScoringOf(const AttentionBlock& block) {
 template <typename S>
 __device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
                            int64_t key, Scoring<S> scoring, Square<S>& scores) {
+  TESSERA_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int64_t own = query + FirstRow() + i;
     const int64_t seen = sizes.SeenBy(own) - key;
     const int64_t hidden =
         sizes.HiddenFrom(sequence, Least(own, sizes.queries - 1)) - key;
+    TESSERA_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int64_t column = FirstColumn() + j;
       scores.at[i][j] = column < seen && column >= hidden
@@ -315,11 +345,12 @@ __device__ void MaskScores(const Sizes& sizes, int64_t sequence, int64_t query,
   }
 }
 
-template <typename T, typename S>
+// O is the type of the output: S, or T for a whole block.
+template <typename T, typename S, typename O>
 __global__ void __launch_bounds__(kThreads, 1)
     AttendKernel(Sizes sizes, Scoring<S> scoring, Operand<const T> query,
                  Operand<const T> key, Operand<const T> value,
-                 Operand<S> output, Operand<S> log_sum_exp) {
+                 Operand<O> output, Operand<S> log_sum_exp) {
   TESSERA_ATTENTION_TILES(S);
   const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
                     sizes.heads);
@@ -327,14 +358,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t rows = Least(kTile, sizes.queries - first);
   const int64_t seen = sizes.SeenBy(first + rows - 1);
   const int64_t begin = sizes.HiddenFrom(place.sequence, first);
-  if (begin >= seen) return;
+  if (begin >= seen && !sizes.is_whole) return;
 
   const int64_t kv_head = place.head / sizes.group;
   const T* const q =
       query.At(place.sequence, place.head) + first * query.token_stride;
   const T* const k = key.At(place.sequence, kv_head);
   const T* const v = value.At(place.sequence, kv_head);
-  S* const o =
+  O* const o =
       output.At(place.sequence, place.head) + first * output.token_stride;
   S* const lse = log_sum_exp.At(place.sequence, place.head) +
                  first * log_sum_exp.token_stride;
@@ -343,13 +374,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Executed once even for d = 0, whose scores are zeros.
   for (int64_t column = 0; column == 0 || column < sizes.d;
        column += kParts<S> * kTile) {
-    running.Begin(lse, log_sum_exp.token_stride, rows);
+    running.Begin(sizes.is_whole, lse, log_sum_exp.token_stride, rows);
     Square<S> sums[kParts<S>];
+    TESSERA_UNROLL
     for (int part = 0; part < kParts<S>; ++part) {
       sums[part].Clear();
+      if (sizes.is_whole) continue;
       ForElements(rows, column + part * kTile, sizes.d,
                   [&](int64_t row, int64_t at, int i, int j) {
-                    sums[part].at[i][j] = o[row * output.token_stride + at];
+                    sums[part].at[i][j] =
+                        static_cast<S>(o[row * output.token_stride + at]);
                   });
     }
     for (int64_t at = begin; at < seen; at += kTile) {
@@ -364,24 +398,28 @@ __global__ void __launch_bounds__(kThreads, 1)
       AddWeightedRows(tiles, v + at * value.token_stride, value.token_stride,
                       keys, column, sizes.d, sums);
     }
+    TESSERA_UNROLL
     for (int part = 0; part < kParts<S>; ++part) {
       ForElements(rows, column + part * kTile, sizes.d,
                   [&](int64_t row, int64_t at, int i, int j) {
-                    if (running.sum[i] == 0)
-                      return;  // Nothing seen: as it was.
-                    o[row * output.token_stride + at] =
-                        sums[part].at[i][j] / running.sum[i];
+                    const bool sees = running.sum[i] != 0;
+                    // Nothing seen: as it was, or zero.
+                    if (!sees && !sizes.is_whole) return;
+                    o[row * output.token_stride + at] = static_cast<O>(
+                        sees ? sums[part].at[i][j] / running.sum[i] : S{0});
                   });
     }
   }
   // Waits until all parts have read the shared memory.
   __syncthreads();
   if (threadIdx.x % 16 != 0) return;
+  TESSERA_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int64_t row = FirstRow() + i;
-    if (row >= rows || running.sum[i] == 0) continue;
+    const bool sees = running.sum[i] != 0;
+    if (row >= rows || (!sees && !sizes.is_whole)) continue;
     lse[row * log_sum_exp.token_stride] =
-        running.largest[i] + Log(running.sum[i]);
+        sees ? running.largest[i] + Log(running.sum[i]) : kMinusInfinity<S>;
   }
 }
 
@@ -419,7 +457,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         Dots(tiles, q, query.token_stride, rows, k + at * key.token_stride,
              key.token_stride, Least(kTile, seen - at), sizes.d);
     MaskScores(sizes, place.sequence, first, at, scoring, scores);
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) {
+      TESSERA_UNROLL
       for (int j = 0; j < 4; ++j) {
         const bool counts = FirstRow() + i < rows && scores.at[i][j] > largest;
         if (counts) largest = scores.at[i][j];
@@ -433,20 +473,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x % 32 == 0) RaiseTo(largest, max_scores + place.head);
 }
 
-// Operands of the gradient, which AttentionGradients describes.
-template <typename T, typename S>
+// Operands of the gradient, which AttentionGradients describes. O is the type
+// of the results: S, or T for a whole block.
+template <typename T, typename S, typename O>
 struct GradientOperands {
   Operand<const T> query, key, value, output_gradient;
   Operand<const S> log_sum_exp, delta;
-  Operand<S> query_gradient, key_gradient, value_gradient;
+  Operand<O> query_gradient, key_gradient, value_gradient;
 };
 
 // p = exp(scores - log_sum_exp), and p (products - delta) is the gradient of
 // the scores; zeros for pairs that do not see each other.
-template <typename T, typename S>
+template <typename T, typename S, typename O>
 __global__ void __launch_bounds__(kThreads, 1)
     QueryGradientKernel(Sizes sizes, Scoring<S> scoring,
-                        GradientOperands<T, S> operands) {
+                        GradientOperands<T, S, O> operands) {
   TESSERA_ATTENTION_TILES(S);
   const Place place(blockIdx.x, (sizes.queries + kTile - 1) / kTile,
                     sizes.heads);
@@ -455,7 +496,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int64_t rows = Least(kTile, sizes.queries - first);
   const int64_t seen = sizes.SeenBy(first + rows - 1);
   const int64_t begin = sizes.HiddenFrom(place.sequence, first);
-  if (begin >= seen) return;
+  if (begin >= seen && !sizes.is_whole) return;
 
   const auto& [query, key, value, gradient, log_sum_exp, delta, dq, dk, dv] =
       operands;
@@ -467,6 +508,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const T* const k = key.At(place.sequence, kv_head);
   const T* const v = value.At(place.sequence, kv_head);
   S lse[4], dots[4];
+  TESSERA_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int64_t row = Least(FirstRow() + i, rows - 1) + first;
     lse[i] = log_sum_exp.At(place.sequence,
@@ -474,6 +516,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     dots[i] = delta.At(place.sequence, place.head)[row * delta.token_stride];
   }
   Square<S> sums[kParts<S>];
+  TESSERA_UNROLL
   for (int part = 0; part < kParts<S>; ++part) sums[part].Clear();
   for (int64_t at = begin; at < seen; at += kTile) {
     const int64_t keys = Least(kTile, seen - at);
@@ -484,7 +527,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     const Square<S> products =
         Dots(tiles, g, gradient.token_stride, rows, v + at * value.token_stride,
              value.token_stride, keys, sizes.d);
+    TESSERA_UNROLL
     for (int i = 0; i < 4; ++i) {
+      TESSERA_UNROLL
       for (int j = 0; j < 4; ++j) {
         const S score = scores.at[i][j];
         scores.at[i][j] = score == kMinusInfinity<S>
@@ -499,16 +544,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     AddWeightedRows(tiles, k + at * key.token_stride, key.token_stride, keys,
                     column, sizes.d, sums);
   }
-  AddTo(dq.At(place.sequence, place.head) + first * dq.token_stride,
+  AddTo(sizes.is_whole,
+        dq.At(place.sequence, place.head) + first * dq.token_stride,
         dq.token_stride, rows, column, sizes.d, scoring.scale, sums);
 }
 
 // Rows are keys, so the products of a tile are transposed. The queries of all
 // heads that share the key head are added in order.
-template <typename T, typename S>
+template <typename T, typename S, typename O>
 __global__ void __launch_bounds__(kThreads, 1)
     KeyGradientKernel(Sizes sizes, Scoring<S> scoring,
-                      GradientOperands<T, S> operands) {
+                      GradientOperands<T, S, O> operands) {
   TESSERA_ATTENTION_TILES(S);
   const int64_t tiles_of_keys = (sizes.keys + kTile - 1) / kTile;
   const Place place(tiles_of_keys - 1 - blockIdx.x % tiles_of_keys +
@@ -528,6 +574,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const T* const v =
       value.At(place.sequence, place.head) + first * value.token_stride;
   Square<S> key_sums[kParts<S>], value_sums[kParts<S>];
+  TESSERA_UNROLL
   for (int part = 0; part < kParts<S>; ++part) {
     key_sums[part].Clear();
     value_sums[part].Clear();
@@ -543,10 +590,11 @@ __global__ void __launch_bounds__(kThreads, 1)
           query.At(place.sequence, head) + at * query.token_stride;
       const T* const g =
           gradient.At(place.sequence, head) + at * gradient.token_stride;
-      Square<S> probabilities = Dots(tiles, k, key.token_stride, rows, q,
-                                     query.token_stride, queries, sizes.d);
-      Square<S> products = Dots(tiles, v, value.token_stride, rows, g,
-                                gradient.token_stride, queries, sizes.d);
+      // The gradients of products, divided by `products - dots`.
+      Square<S> gradients = Dots(tiles, k, key.token_stride, rows, q,
+                                 query.token_stride, queries, sizes.d);
+      S row_dots[4];
+      TESSERA_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int64_t own = at + FirstColumn() + j;
         const int64_t seen =
@@ -554,31 +602,44 @@ __global__ void __launch_bounds__(kThreads, 1)
         const int64_t row = Least(own, sizes.queries - 1);
         const int64_t hidden = sizes.HiddenFrom(place.sequence, row) - first;
         const S row_lse = lse[row * log_sum_exp.token_stride];
-        const S row_dots = dots[row * delta.token_stride];
+        row_dots[j] = dots[row * delta.token_stride];
+        Four<S> probabilities;
+        TESSERA_UNROLL
         for (int i = 0; i < 4; ++i) {
           const bool sees = FirstRow() + i < seen && FirstRow() + i >= hidden;
-          const S score = scoring.Of(probabilities.at[i][j]);
+          const S score = scoring.Of(gradients.at[i][j]);
           const S probability = sees ? Exp(score - row_lse) : S{0};
-          probabilities.at[i][j] = probability;
-          products.at[i][j] = sees ? probability *
-                                         (products.at[i][j] - row_dots) *
-                                         scoring.SlopeAt(score)
-                                   : S{0};
+          probabilities.values[i] = probability;
+          gradients.at[i][j] =
+              sees ? probability * scoring.SlopeAt(score) : S{0};
+        }
+        StoreColumn(tiles, j, probabilities);
+      }
+      AddWeightedRows(tiles, g, gradient.token_stride, queries, column, sizes.d,
+                      value_sums);
+      const Square<S> products = Dots(tiles, v, value.token_stride, rows, g,
+                                      gradient.token_stride, queries, sizes.d);
+      TESSERA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        TESSERA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          gradients.at[i][j] =
+              gradients.at[i][j] == S{0}
+                  ? S{0}
+                  : gradients.at[i][j] * (products.at[i][j] - row_dots[j]);
         }
       }
       __syncthreads();
-      StoreScores(tiles, probabilities);
-      AddWeightedRows(tiles, g, gradient.token_stride, queries, column, sizes.d,
-                      value_sums);
-      __syncthreads();
-      StoreScores(tiles, products);
+      StoreScores(tiles, gradients);
       AddWeightedRows(tiles, q, query.token_stride, queries, column, sizes.d,
                       key_sums);
     }
   }
-  AddTo(dk.At(place.sequence, place.head) + first * dk.token_stride,
+  AddTo(sizes.is_whole,
+        dk.At(place.sequence, place.head) + first * dk.token_stride,
         dk.token_stride, rows, column, sizes.d, scoring.scale, key_sums);
-  AddTo(dv.At(place.sequence, place.head) + first * dv.token_stride,
+  AddTo(sizes.is_whole,
+        dv.At(place.sequence, place.head) + first * dv.token_stride,
         dv.token_stride, rows, column, sizes.d, S{1}, value_sums);
 }
 
@@ -602,14 +663,16 @@ Sizes SizesOf(const AttentionBlock& block) {
           .first_keys = block.first_keys.has_value()
                             ? DataOf<int64_t>(*block.first_keys)
                             : nullptr,
-          .first_keys_stride = block.first_keys.has_value()
-                                   ? block.first_keys->strides()[0]
-                                   : 0};
+          .first_keys_stride =
+              block.first_keys.has_value() ? block.first_keys->strides()[0] : 0,
+          .is_whole = block.is_whole};
 }
 
-// True if no query sees a key.
+// True if there is nothing to write: a whole block writes the results of
+// queries that see no key.
 bool IsEmpty(const AttentionBlock& block) {
   const Dims& queries = block.query.shape();
+  if (block.is_whole) return queries[0] == 0 || queries[2] == 0;
   return block.kind == BlockKind::kNone || queries[0] == 0 || queries[1] == 0 ||
          queries[2] == 0 || block.key.shape()[1] == 0;
 }
@@ -621,30 +684,75 @@ absl::Status CheckGrid(int64_t blocks, const ConstTensorView& x) {
                    " is too large for one launch: split the sequences."));
 }
 
+// Calls launch(std::type_identity<O>) with the type of the results of a block
+// of T.
+template <typename T, typename LaunchFor>
+absl::Status ForResults(const AttentionBlock& block, const LaunchFor& launch) {
+  if (block.is_whole) {
+    launch(std::type_identity<T>());
+  } else {
+    launch(std::type_identity<StatisticOf<T>>());
+  }
+  return absl::OkStatus();
+}
+
 // Tiles of tokens of all heads of all sequences.
 int64_t TilesOf(const ConstTensorView& x) {
   const Dims& shape = x.shape();
   return shape[0] * shape[2] * ((shape[1] + kTile - 1) / kTile);
 }
 
+template <typename T, typename O>
+void LaunchGradients(KernelStream stream, const AttentionBlock& block,
+                     const AttentionGradients& gradients, int64_t query_blocks,
+                     int64_t key_blocks) {
+  using S = StatisticOf<T>;
+  const GradientOperands<T, S, O> operands = {
+      ReadBy<T>(block.query),
+      ReadBy<T>(block.key),
+      ReadBy<T>(block.value),
+      ReadBy<T>(gradients.output_gradient),
+      ReadBy<S>(gradients.log_sum_exp),
+      ReadBy<S>(*gradients.delta),
+      WrittenBy<O>(gradients.query_gradient),
+      WrittenBy<O>(gradients.key_gradient),
+      WrittenBy<O>(gradients.value_gradient)};
+  const Sizes sizes = SizesOf(block);
+  constexpr int64_t kColumns = kParts<S> * kTile;
+  const auto parts = static_cast<unsigned>((sizes.d + kColumns - 1) / kColumns);
+  const Scoring<S> scoring = ScoringOf<S>(block);
+  if (query_blocks > 0) {
+    Launch(QueryGradientKernel<T, S, O>,
+           dim3(static_cast<unsigned>(query_blocks), parts), kThreads, 0,
+           stream, sizes, scoring, operands);
+  }
+  if (key_blocks > 0) {
+    Launch(KeyGradientKernel<T, S, O>,
+           dim3(static_cast<unsigned>(key_blocks), parts), kThreads, 0, stream,
+           sizes, scoring, operands);
+  }
+}
+
 }  // namespace
 
 absl::Status Attend(KernelStream stream, const AttentionBlock& block,
                     const AttentionState& state) {
-  if (IsEmpty(block)) return absl::OkStatus();
+  if (IsEmpty(block) || block.query.shape()[1] == 0) return absl::OkStatus();
   const int64_t blocks = TilesOf(block.query);
   if (absl::Status status = CheckGrid(blocks, block.query); !status.ok()) {
     return status;
   }
-  return ForComputedType(block.query.dtype(), [&]<typename T>(
-                                                  std::type_identity<T>) {
-    using S = StatisticOf<T>;
-    Launch(AttendKernel<T, S>, static_cast<unsigned>(blocks), kThreads, 0,
-           stream, SizesOf(block), ScoringOf<S>(block), ReadBy<T>(block.query),
-           ReadBy<T>(block.key), ReadBy<T>(block.value),
-           WrittenBy<S>(state.output), WrittenBy<S>(state.log_sum_exp));
-    return absl::OkStatus();
-  });
+  return ForComputedType(
+      block.query.dtype(), [&]<typename T>(std::type_identity<T>) {
+        using S = StatisticOf<T>;
+        return ForResults<T>(block, [&]<typename O>(std::type_identity<O>) {
+          Launch(AttendKernel<T, S, O>, static_cast<unsigned>(blocks), kThreads,
+                 0, stream, SizesOf(block), ScoringOf<S>(block),
+                 ReadBy<T>(block.query), ReadBy<T>(block.key),
+                 ReadBy<T>(block.value), WrittenBy<O>(state.output),
+                 WrittenBy<S>(state.log_sum_exp));
+        });
+      });
 }
 
 absl::Status RaiseMaxScores(KernelStream stream, const AttentionBlock& block,
@@ -672,32 +780,12 @@ absl::Status AttendGradient(KernelStream stream, const AttentionBlock& block,
   absl::Status status = CheckGrid(query_blocks, block.query);
   status.Update(CheckGrid(key_blocks, block.key));
   if (!status.ok()) return status;
-  return ForComputedType(
-      block.query.dtype(), [&]<typename T>(std::type_identity<T>) {
-        using S = StatisticOf<T>;
-        const GradientOperands<T, S> operands = {
-            ReadBy<T>(block.query),
-            ReadBy<T>(block.key),
-            ReadBy<T>(block.value),
-            ReadBy<T>(gradients.output_gradient),
-            ReadBy<S>(gradients.log_sum_exp),
-            ReadBy<S>(gradients.delta),
-            WrittenBy<S>(gradients.query_gradient),
-            WrittenBy<S>(gradients.key_gradient),
-            WrittenBy<S>(gradients.value_gradient)};
-        const Sizes sizes = SizesOf(block);
-        constexpr int64_t kColumns = kParts<S> * kTile;
-        const auto parts =
-            static_cast<unsigned>((sizes.d + kColumns - 1) / kColumns);
-        const Scoring<S> scoring = ScoringOf<S>(block);
-        Launch(QueryGradientKernel<T, S>,
-               dim3(static_cast<unsigned>(query_blocks), parts), kThreads, 0,
-               stream, sizes, scoring, operands);
-        Launch(KeyGradientKernel<T, S>,
-               dim3(static_cast<unsigned>(key_blocks), parts), kThreads, 0,
-               stream, sizes, scoring, operands);
-        return absl::OkStatus();
-      });
+  return ForComputedType(block.query.dtype(), [&]<typename T>(
+                                                  std::type_identity<T>) {
+    return ForResults<T>(block, [&]<typename O>(std::type_identity<O>) {
+      LaunchGradients<T, O>(stream, block, gradients, query_blocks, key_blocks);
+    });
+  });
 }
 
 }  // namespace tessera::tensor_parallel::TESSERA_KERNELS

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
-#include "tensor_parallel/ops_cuda/cross_entropy.h"
 #include "tensor_parallel/ops_cuda/cuda_backend.h"
 #include "tensor_parallel/ops_cuda/kernel_types.h"
 #include "tensor_parallel/ops_cuda/row_block.h"
@@ -167,28 +166,30 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <typename T, bool aligned>
 __global__ void __launch_bounds__(kThreads, 1)
-    FusedKernel(IndexRange held, const int64_t* __restrict__ targets,
-                const double* __restrict__ scales, TermFactors terms,
-                T* __restrict__ logits, int64_t stride,
-                double* __restrict__ losses) {
+    MaxAndSumExpKernel(const T* __restrict__ logits, int64_t stride, int64_t n,
+                       StatisticOf<T>* __restrict__ all_largest,
+                       StatisticOf<T>* __restrict__ all_sums) {
   using S = StatisticOf<T>;
   TESSERA_SHARED(S, maxima, kWarps);
   TESSERA_SHARED(S, sums, kWarps);
-  const int64_t n = held.end - held.begin;
-  T* const row = logits + blockIdx.x * stride;
   SoftmaxSum<S> own = {kMinusInfinity<S>, S{0}};
-  ForPacks<aligned>(row, n, [&](int64_t, const PackOf<T>& x, int count) {
-    S largest = own.largest;
-    for (int j = 0; j < kPackOf<T>; ++j) {
-      if (j < count) largest = Larger(static_cast<S>(x.values[j]), largest);
-    }
-    if (largest == kMinusInfinity<S>) return;
-    if (largest != own.largest) own.sum *= Exp(own.largest - largest);
-    own.largest = largest;
-    for (int j = 0; j < kPackOf<T>; ++j) {
-      if (j < count) own.sum += Exp(static_cast<S>(x.values[j]) - largest);
-    }
-  });
+  ForPacks<aligned>(logits + blockIdx.x * stride, n,
+                    [&](int64_t, const PackOf<T>& x, int count) {
+                      S largest = own.largest;
+                      for (int j = 0; j < kPackOf<T>; ++j) {
+                        if (j < count)
+                          largest =
+                              Larger(static_cast<S>(x.values[j]), largest);
+                      }
+                      if (largest == kMinusInfinity<S>) return;
+                      if (largest != own.largest)
+                        own.sum *= Exp(own.largest - largest);
+                      own.largest = largest;
+                      for (int j = 0; j < kPackOf<T>; ++j) {
+                        if (j < count)
+                          own.sum += Exp(static_cast<S>(x.values[j]) - largest);
+                      }
+                    });
   for (int distance = 16; distance > 0; distance /= 2) {
     const S largest = __shfl_xor_sync(kAllLanes, own.largest, distance);
     const S sum = __shfl_xor_sync(kAllLanes, own.sum, distance);
@@ -198,10 +199,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     maxima[threadIdx.x / 32] = own.largest;
     sums[threadIdx.x / 32] = own.sum;
   }
-  const bool has_target = targets[blockIdx.x] >= 0;
-  const int64_t target = targets[blockIdx.x] - held.begin;
-  const S picked =
-      target >= 0 && target < n ? static_cast<S>(row[target]) : S{0};
   __syncthreads();
   own = {maxima[0], sums[0]};
   for (int warp = 1; warp < kWarps; ++warp) {
@@ -211,10 +208,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (own.largest == kMinusInfinity<S> && n > 0)
     own.sum = std::numeric_limits<S>::quiet_NaN();
   if (threadIdx.x == 0) {
-    losses[blockIdx.x] = has_target ? Loss(own.largest, own.sum, picked) : 0;
+    all_largest[blockIdx.x] = own.largest;
+    all_sums[blockIdx.x] = own.sum;
   }
-  SetGradient<T, aligned>(row, n, own.largest, own.sum, target,
-                          has_target ? scales[blockIdx.x] : 0, terms);
 }
 
 // Calls `functor` with the element type and the number of elements per access
@@ -226,15 +222,15 @@ absl::Status ForRows(const ConstTensorView& logits, const Functor& functor) {
         "cross-entropy of ", logits.shape()[0],
         " rows; there may be 2^31-1: share them among several calls."));
   }
-  return ForComputedType(logits.dtype(),
-                         [&]<typename T>(std::type_identity<T> type) {
-                           if (RowsAreAligned(logits)) {
-                             functor(type, std::true_type());
-                           } else {
-                             functor(type, std::false_type());
-                           }
-                           return absl::OkStatus();
-                         });
+  return ForComputedType(
+      logits.dtype(), [&]<typename T>(std::type_identity<T> type) {
+        if (HasPacks(logits.shape()[1], kPackOf<T>, logits)) {
+          functor(type, std::true_type());
+        } else {
+          functor(type, std::false_type());
+        }
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace
@@ -262,6 +258,19 @@ absl::Status Run(CudaBackend& cuda, const op::SumExp& call) {
                n, DataOf<StatisticOf<T>>(call.largest),
                DataOf<StatisticOf<T>>(call.sum));
       });
+}
+
+absl::Status Run(CudaBackend& cuda, const op::MaxAndSumExp& call) {
+  const int64_t rows = call.logits.shape()[0], n = call.logits.shape()[1];
+  if (rows == 0) return absl::OkStatus();
+  return ForRows(call.logits, [&]<typename T, bool aligned>(
+                                  std::type_identity<T>,
+                                  std::bool_constant<aligned>) {
+    Launch(MaxAndSumExpKernel<T, aligned>, static_cast<unsigned>(rows),
+           kThreads, 0, cuda.stream, DataOf<T>(call.logits),
+           call.logits.strides()[0], n, DataOf<StatisticOf<T>>(call.largest),
+           DataOf<StatisticOf<T>>(call.sum));
+  });
 }
 
 absl::Status Run(CudaBackend& cuda, const op::Pick& call) {
@@ -304,25 +313,9 @@ absl::Status Run(CudaBackend& cuda, const op::CrossEntropyGradient& call) {
       });
 }
 
-absl::Status FusedCrossEntropy(KernelStream stream, IndexRange held,
-                               const ConstTensorView& targets,
-                               const ConstTensorView& scales,
-                               const LossTerms& terms, const TensorView& logits,
-                               const TensorView& losses) {
-  if (logits.shape()[0] == 0) return absl::OkStatus();
-  return ForRows(logits, [&]<typename T, bool aligned>(
-                             std::type_identity<T>,
-                             std::bool_constant<aligned>) {
-    Launch(FusedKernel<T, aligned>, static_cast<unsigned>(logits.shape()[0]),
-           kThreads, 0, stream, held, DataOf<int64_t>(targets),
-           DataOf<double>(scales), FactorsOf(terms), DataOf<T>(logits),
-           logits.strides()[0], DataOf<double>(losses));
-  });
-}
-
 void AddCrossEntropyKernels(CudaKernelTable& table) {
-  table.Add<op::RowMax, op::SumExp, op::Pick, op::CrossEntropyLosses,
-            op::CrossEntropyGradient>(
+  table.Add<op::RowMax, op::SumExp, op::MaxAndSumExp, op::Pick,
+            op::CrossEntropyLosses, op::CrossEntropyGradient>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

@@ -11,7 +11,6 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/ops/testing/test_tensor.h"
-#include "tensor_parallel/ops_cuda/cross_entropy.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
@@ -49,10 +48,16 @@ struct Problem {
     if (which / 2 == 1) terms.z_loss = 0.125;
   }
 
-  void RunParts() {
-    TESSERA_ASSERT_OK(Kernels().Run(op::RowMax{logits.view(), largest.view()}));
-    TESSERA_ASSERT_OK(
-        Kernels().Run(op::SumExp{logits.view(), largest.view(), sum.view()}));
+  void RunParts(bool is_fused = false) {
+    if (is_fused) {
+      TESSERA_ASSERT_OK(Kernels().Run(
+          op::MaxAndSumExp{logits.view(), largest.view(), sum.view()}));
+    } else {
+      TESSERA_ASSERT_OK(
+          Kernels().Run(op::RowMax{logits.view(), largest.view()}));
+      TESSERA_ASSERT_OK(
+          Kernels().Run(op::SumExp{logits.view(), largest.view(), sum.view()}));
+    }
     TESSERA_ASSERT_OK(Kernels().Run(
         op::Pick{logits.view(), held, ListOf(targets), picked.view()}));
     TESSERA_ASSERT_OK(Kernels().Run(
@@ -62,11 +67,7 @@ struct Problem {
         largest.view(), sum.view(), held, ListOf(targets), ListOf(scales),
         terms, logits.view()}));
   }
-  void RunFused() {
-    TESSERA_ASSERT_OK(FusedCrossEntropy(nullptr, held, ListOf(targets),
-                                        ListOf(scales), terms, logits.view(),
-                                        losses.view()));
-  }
+  void RunFused() { RunParts(/*is_fused=*/true); }
 
   IndexRange held;
   TestTensor logits, largest, sum, picked, losses;
@@ -156,6 +157,8 @@ TEST(CrossEntropyKernelsTest, FusedIsTheFormula) {
   ForProblems([](Problem& p) {
     const Reference expected(p);
     p.RunFused();
+    ExpectClose(p.largest, expected.largest);
+    ExpectClose(p.sum, expected.sum);
     ExpectLosses(p, expected);
     ExpectClose(p.logits, expected.gradient, 2);
     EXPECT_TRUE(p.logits.GapsAreIntact());
@@ -198,7 +201,7 @@ TEST(CrossEntropyKernelsTest, RowsOfScaleZeroAreZeroWhateverTheyHold) {
     Problem p(DType::kBF16, 1, {0, 21}, 0, random);
     p.logits.set(2, std::numeric_limits<double>::quiet_NaN());
     p.scales = {0};
-    is_fused ? p.RunFused() : p.RunParts();
+    p.RunParts(is_fused);
     EXPECT_EQ(p.logits.values(), std::vector<double>(21, 0.0));
   }
 }
@@ -210,7 +213,7 @@ TEST(CrossEntropyKernelsTest, RowsWithoutTargetAreZeroWhateverTheyHold) {
     p.logits.set(2, std::numeric_limits<double>::quiet_NaN());
     p.targets = {kNoTarget, 3};
     p.scales = {1, 1};
-    is_fused ? p.RunFused() : p.RunParts();
+    p.RunParts(is_fused);
     EXPECT_EQ(p.losses.at(0), 0);
     EXPECT_GT(p.losses.at(1), 0);
     for (int64_t j = 0; j < 21; ++j) {
@@ -228,7 +231,7 @@ TEST(CrossEntropyKernelsTest, LogitsOfMinusInfinityHaveNoShare) {
     p.scales = {1};
     for (int64_t j = 0; j < 600; ++j) p.logits.set(j, -kInfinity);
     const Reference expected(p);
-    is_fused ? p.RunFused() : p.RunParts();
+    p.RunParts(is_fused);
     ExpectLosses(p, expected);
     ExpectClose(p.logits, expected.gradient, 2);
   }
@@ -241,7 +244,7 @@ TEST(CrossEntropyKernelsTest, LargeLogitsDoNotAbsorbTheLogarithm) {
     p.logits.Set({1e7, 1e7});
     p.targets = {1};
     p.scales = {1};
-    is_fused ? p.RunFused() : p.RunParts();
+    p.RunParts(is_fused);
     EXPECT_NEAR(p.losses.at(0), std::log(2.0), 1e-7);
   }
 }

@@ -40,6 +40,14 @@ bool RowsAreAligned(const BasicTensorView<Byte>& view) {
   return true;
 }
 
+// True if, in addition, rows of n elements consist of whole packs.
+template <typename... Views>
+bool HasPacks(int64_t n, int pack, const Views&... views) {
+  return n % pack == 0 && (RowsAreAligned(views) && ...);
+}
+
+absl::Status SetRowDots(CudaBackend& cuda, const op::RowDots& call);
+
 void AddCrossEntropyKernels(CudaKernelTable& table);
 void AddElementwiseKernels(CudaKernelTable& table);
 void AddFp8Kernels(CudaKernelTable& table);

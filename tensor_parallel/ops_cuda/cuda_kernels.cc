@@ -3,6 +3,8 @@
 // cuBLASLt computes products (gemm.h). cuDNN computes attention in bf16 if it
 // has a plan for the block (cudnn_attention.h); otherwise our own kernels do
 // (attention.h). All other kernels are in the .cu files of this package.
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "base/cuda/stream.h"
 #include "base/device/device.h"
 #include "base/device/operand_checker.h"
+#include "base/dtype/dtype.h"
 #include "base/status_macros.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/memory.h"
@@ -51,10 +54,29 @@ bool IsEmpty(const AttentionBlock& block) {
 
 absl::Status Run(CudaBackend& cuda, const op::Attend& call) {
   CudnnAttention* const cudnn = cuda.libraries->cudnn.get();
-  if (cudnn != nullptr && !IsEmpty(call.block) && cudnn->Supports(call.block)) {
+  if (cudnn != nullptr && !IsEmpty(call.block) &&
+      cudnn->Supports(call.block, call.state)) {
     return cudnn->Attend(cuda.stream, call.block, call.state);
   }
   return Attend(cuda.stream, call.block, call.state);
+}
+
+// AttentionGradients::delta, in scratch memory.
+absl::StatusOr<ConstTensorView> DeltaOf(CudaBackend& cuda,
+                                        const AttentionGradients& gradients) {
+  const ConstTensorView& of = gradients.output;
+  const std::array<int64_t, 3> shape = {of.shape()[0], of.shape()[1],
+                                        of.shape()[2]};
+  const DType dtype = StatisticsOf(of.dtype());
+  const int64_t bytes = shape[0] * shape[1] * shape[2] * SizeInBytes(dtype);
+  TESSERA_ASSIGN_OR_RETURN(std::byte* const memory,
+                           cuda.scratch.Reserve(bytes));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView delta,
+      TensorView::Create({memory, static_cast<size_t>(bytes)}, dtype, shape));
+  TESSERA_RETURN_IF_ERROR(
+      SetRowDots(cuda, {of, gradients.output_gradient, delta}));
+  return ConstTensorView(delta);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::AttendGradient& call) {
@@ -63,7 +85,11 @@ absl::Status Run(CudaBackend& cuda, const op::AttendGradient& call) {
       cudnn->SupportsGradient(call.block, call.gradients)) {
     return cudnn->AttendGradient(cuda.stream, call.block, call.gradients);
   }
-  return AttendGradient(cuda.stream, call.block, call.gradients);
+  AttentionGradients gradients = call.gradients;
+  if (call.block.is_whole) {
+    TESSERA_ASSIGN_OR_RETURN(gradients.delta, DeltaOf(cuda, gradients));
+  }
+  return AttendGradient(cuda.stream, call.block, gradients);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::MaxScores& call) {

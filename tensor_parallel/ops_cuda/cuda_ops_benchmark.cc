@@ -330,10 +330,7 @@ absl::Status MeasureCudnnAlone(Queue& queue, const std::string& name,
   TESSERA_ASSIGN_OR_RETURN(
       const CudnnDescriptor device,
       CudnnPropertiesOfDevice(queue.device().memory()->device_ordinal()));
-  const CudnnStrides query =
-      PackedStrides(shape.queries, shape.heads, shape.head_size);
-  const CudnnStrides key =
-      PackedStrides(shape.keys, shape.kv_heads, shape.head_size);
+  const auto strides = CudnnAttentionStrides::Packed(shape);
   TESSERA_ASSIGN_OR_RETURN(const CudnnHandle handle, HandleFor(queue));
   CudnnBuffers buffers(queue, shape);
   const double flops =
@@ -346,12 +343,12 @@ absl::Status MeasureCudnnAlone(Queue& queue, const std::string& name,
     });
   };
   TESSERA_ASSIGN_OR_RETURN(const CudnnPlan forward,
-                           BuildForwardPlan(shape, query, key, key, device));
+                           BuildForwardPlan(shape, strides, device));
   TESSERA_RETURN_IF_ERROR(buffers.AddForward());
   TESSERA_RETURN_IF_ERROR(measure(forward, " forward", flops));
   TESSERA_ASSIGN_OR_RETURN(
       const CudnnPlan backward,
-      BuildBackwardPlan(shape, query, key, key, query, deterministic, device));
+      BuildBackwardPlan(shape, strides, deterministic, device));
   TESSERA_RETURN_IF_ERROR(buffers.AddBackward(deterministic));
   return measure(backward, " backward", 2.5 * flops);
 }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <string>
@@ -239,6 +240,9 @@ absl::Status RunNorms(Ops& ops, Operands& x) {
         gradient, input, weight, inverse, x.New({17, n}).view()}));
     TESSERA_RETURN_IF_ERROR(ops.Run(op::RmsNormWeightGradient{
         gradient, input, inverse, x.New(x.statistics(), {n}).view()}));
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::AddRmsNormGradients{
+        gradient, input, weight, inverse, x.New({17, n}).view(),
+        x.New({17, n}).view(), x.New(x.statistics(), {n}).view()}));
   }
   return absl::OkStatus();
 }
@@ -259,10 +263,13 @@ absl::Status RunGlu(Ops& ops, Operands& x) {
 }
 
 absl::Status RunRotate(Ops& ops, Operands& x) {
-  for (const bool inverse : {false, true}) {
-    TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{
-        RotaryFrequencies().Of(70, 4096), inverse,
-        ListOf(x.Numbers(5, 0, 4096)), x.New({5, 9, 70}, 2).view()}));
+  for (const int64_t d : {70, 64}) {
+    for (const bool inverse : {false, true}) {
+      const TestTensor table = RotaryTableOf(RotaryFrequencies().Of(d, 4096),
+                                             x.Numbers(5, 0, 4096), x.dtype());
+      TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{
+          inverse, table.view(), x.New({5, 9, d}, d == 64 ? 0 : 2).view()}));
+    }
   }
   return absl::OkStatus();
 }
@@ -299,6 +306,9 @@ absl::Status RunCrossEntropy(Ops& ops, Operands& x) {
     const auto picked = x.New(x.statistics(), {5}).view();
     TESSERA_RETURN_IF_ERROR(ops.Run(op::RowMax{logits, largest}));
     TESSERA_RETURN_IF_ERROR(ops.Run(op::SumExp{logits, largest, sum}));
+    TESSERA_RETURN_IF_ERROR(
+        ops.Run(op::MaxAndSumExp{logits, x.New(x.statistics(), {5}).view(),
+                                 x.New(x.statistics(), {5}).view()}));
     TESSERA_RETURN_IF_ERROR(ops.Run(op::Pick{logits, held, targets, picked}));
     TESSERA_RETURN_IF_ERROR(ops.Run(op::CrossEntropyLosses{
         largest, sum, picked, targets, x.New(DType::kF64, {5}).view()}));
@@ -338,7 +348,7 @@ absl::Status RunAttention(Ops& ops, Operands& x) {
   const auto gradient = x.New(queries).view();
   const auto delta = x.New(x.statistics(), rows).view();
   TESSERA_RETURN_IF_ERROR(ops.Run(op::RowDots{state.output, gradient, delta}));
-  return ops.Run(op::AttendGradient{
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::AttendGradient{
       block,
       {.output_gradient = gradient,
        .output = state.output,
@@ -346,7 +356,20 @@ absl::Status RunAttention(Ops& ops, Operands& x) {
        .delta = delta,
        .query_gradient = x.New(x.statistics(), queries).view(),
        .key_gradient = x.New(x.statistics(), keys).view(),
-       .value_gradient = x.New(x.statistics(), keys).view()}});
+       .value_gradient = x.New(x.statistics(), keys).view()}}));
+  AttentionBlock whole = block;
+  whole.is_whole = true;
+  const auto output = x.New(queries, 1).view();
+  TESSERA_RETURN_IF_ERROR(
+      ops.Run(op::Attend{whole, {output, state.log_sum_exp}}));
+  return ops.Run(op::AttendGradient{whole,
+                                    {.output_gradient = gradient,
+                                     .output = output,
+                                     .log_sum_exp = state.log_sum_exp,
+                                     .delta = std::nullopt,
+                                     .query_gradient = x.New(queries, 1).view(),
+                                     .key_gradient = x.New(keys, 1).view(),
+                                     .value_gradient = x.New(keys, 1).view()}});
 }
 
 absl::Status RunSinks(Ops& ops, Operands& x) {
@@ -366,7 +389,7 @@ const OpsCase kCases[] = {
     {"Scale", true, RunScale},      {"Fill", true, RunFill},
     {"Cast", true, RunCast},        {"Dropout", true, RunDropout},
     {"Norms", false, RunNorms},     {"Glu", false, RunGlu},
-    {"Rotate", false, RunRotate},   {"GatherRows", true, RunGatherRows},
+    {"Rotate", true, RunRotate},    {"GatherRows", true, RunGatherRows},
     {"AddRows", true, RunAddRows},  {"CrossEntropy", false, RunCrossEntropy},
     {"Sum", true, RunSum},          {"Attention", false, RunAttention},
     {"Sinks", false, RunSinks},

@@ -32,16 +32,12 @@ namespace {
 struct PlanKey {
   bool is_gradient = false;
   CudnnAttentionShape shape;
-  CudnnStrides query;
-  CudnnStrides key;
-  CudnnStrides value;
-  CudnnStrides output_gradient;  // Zeros for a forward plan.
+  CudnnAttentionStrides strides;
 
   friend bool operator==(const PlanKey&, const PlanKey&) = default;
   template <typename H>
   friend H AbslHashValue(H hash, const PlanKey& k) {
-    return H::combine(std::move(hash), k.is_gradient, k.shape, k.query, k.key,
-                      k.value, k.output_gradient);
+    return H::combine(std::move(hash), k.is_gradient, k.shape, k.strides);
   }
 };
 
@@ -57,14 +53,27 @@ CudnnAttentionShape ShapeOf(const AttentionBlock& block) {
           .causal = block.kind == BlockKind::kCausal};
 }
 
-CudnnStrides StridesOf(const ConstTensorView& view) {
+template <typename View>
+CudnnStrides StridesOf(const View& view) {
   return {.sequence = view.strides()[0],
           .position = view.strides()[1],
           .head = view.strides()[2]};
 }
 
+// The inputs as they are; results, and the output in the backward, packed.
+PlanKey KeyOf(const AttentionBlock& block) {
+  PlanKey key;
+  key.shape = ShapeOf(block);
+  key.strides = CudnnAttentionStrides::Packed(key.shape);
+  key.strides.query = StridesOf(block.query);
+  key.strides.key = StridesOf(block.key);
+  key.strides.value = StridesOf(block.value);
+  return key;
+}
+
 // cuDNN's kernels access 16 bytes at a time.
-absl::Status CheckOperand(std::string_view name, const ConstTensorView& view) {
+template <typename View>
+absl::Status CheckOperand(std::string_view name, const View& view) {
   constexpr int64_t kElements = 8;
   if (view.dtype() != DType::kBF16) {
     return absl::UnimplementedError(
@@ -160,8 +169,9 @@ class CudnnAttentionImpl final : public CudnnAttention {
         properties_(std::move(properties)),
         scratch_(scratch) {}
 
-  bool Supports(const AttentionBlock& block) override {
-    return ForwardPlan(block).ok();
+  bool Supports(const AttentionBlock& block,
+                const AttentionState& state) override {
+    return ForwardPlan(block, state).ok();
   }
   bool SupportsGradient(const AttentionBlock& block,
                         const AttentionGradients& gradients) override {
@@ -174,7 +184,8 @@ class CudnnAttentionImpl final : public CudnnAttention {
                               const AttentionGradients& gradients) override;
 
  private:
-  absl::StatusOr<const CudnnPlan*> ForwardPlan(const AttentionBlock& block);
+  absl::StatusOr<const CudnnPlan*> ForwardPlan(const AttentionBlock& block,
+                                               const AttentionState& state);
   absl::StatusOr<const CudnnPlan*> BackwardPlan(
       const AttentionBlock& block, const AttentionGradients& gradients);
   // The plan of `key`, compiled on its first use; failures are cached too.
@@ -197,24 +208,26 @@ absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::PlanOf(
   std::unique_ptr<absl::StatusOr<CudnnPlan>>& plan = plans_[key];
   if (plan == nullptr) {
     plan = std::make_unique<absl::StatusOr<CudnnPlan>>(
-        key.is_gradient ? BuildBackwardPlan(key.shape, key.query, key.key,
-                                            key.value, key.output_gradient,
-                                            options_.deterministic, properties_)
-                        : BuildForwardPlan(key.shape, key.query, key.key,
-                                           key.value, properties_));
+        key.is_gradient
+            ? BuildBackwardPlan(key.shape, key.strides, options_.deterministic,
+                                properties_)
+            : BuildForwardPlan(key.shape, key.strides, properties_));
   }
   TESSERA_RETURN_IF_ERROR(plan->status());
   return &**plan;
 }
 
 absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::ForwardPlan(
-    const AttentionBlock& block) {
+    const AttentionBlock& block, const AttentionState& state) {
   TESSERA_RETURN_IF_ERROR(CheckBlock(block));
-  PlanKey key;
-  key.shape = ShapeOf(block);
-  key.query = StridesOf(block.query);
-  key.key = StridesOf(block.key);
-  key.value = StridesOf(block.value);
+  PlanKey key = KeyOf(block);
+  if (block.is_whole) {
+    TESSERA_RETURN_IF_ERROR(CheckOperand("output", state.output));
+    key.strides.output = StridesOf(state.output);
+  }
+  key.strides.output_gradient = {};
+  key.strides.query_gradient = {};
+  key.strides.key_gradient = key.strides.value_gradient = {};
   return PlanOf(key);
 }
 
@@ -223,13 +236,22 @@ absl::StatusOr<const CudnnPlan*> CudnnAttentionImpl::BackwardPlan(
   TESSERA_RETURN_IF_ERROR(CheckBlock(block));
   TESSERA_RETURN_IF_ERROR(
       CheckOperand("output_gradient", gradients.output_gradient));
-  PlanKey key;
+  PlanKey key = KeyOf(block);
   key.is_gradient = true;
-  key.shape = ShapeOf(block);
-  key.query = StridesOf(block.query);
-  key.key = StridesOf(block.key);
-  key.value = StridesOf(block.value);
-  key.output_gradient = StridesOf(gradients.output_gradient);
+  key.strides.output_gradient = StridesOf(gradients.output_gradient);
+  if (block.is_whole) {
+    TESSERA_RETURN_IF_ERROR(CheckOperand("output", gradients.output));
+    TESSERA_RETURN_IF_ERROR(
+        CheckOperand("query_gradient", gradients.query_gradient));
+    TESSERA_RETURN_IF_ERROR(
+        CheckOperand("key_gradient", gradients.key_gradient));
+    TESSERA_RETURN_IF_ERROR(
+        CheckOperand("value_gradient", gradients.value_gradient));
+    key.strides.output = StridesOf(gradients.output);
+    key.strides.query_gradient = StridesOf(gradients.query_gradient);
+    key.strides.key_gradient = StridesOf(gradients.key_gradient);
+    key.strides.value_gradient = StridesOf(gradients.value_gradient);
+  }
   return PlanOf(key);
 }
 
@@ -255,7 +277,8 @@ absl::Status CudnnAttentionImpl::Run(KernelStream stream, const CudnnPlan& plan,
 absl::Status CudnnAttentionImpl::Attend(KernelStream stream,
                                         const AttentionBlock& block,
                                         const AttentionState& state) {
-  TESSERA_ASSIGN_OR_RETURN(const CudnnPlan* const plan, ForwardPlan(block));
+  TESSERA_ASSIGN_OR_RETURN(const CudnnPlan* const plan,
+                           ForwardPlan(block, state));
   const CudnnAttentionShape shape = ShapeOf(block);
   const CudnnForwardScratch parts(shape, plan->workspace_bytes());
   TESSERA_ASSIGN_OR_RETURN(std::byte* const scratch, Reserve(parts.bytes));
@@ -264,13 +287,19 @@ absl::Status CudnnAttentionImpl::Attend(KernelStream stream,
 
   const HostValues values(shape, block.scale);
   Arguments arguments = BlockArguments(block, shape, values);
-  arguments.push_back({kCudnnOutput, output});
+  arguments.push_back(
+      {kCudnnOutput,
+       block.is_whole ? static_cast<void*>(state.output.data()) : output});
   arguments.push_back({kCudnnLogSumExp, log});
   TESSERA_RETURN_IF_ERROR(
       Run(stream, *plan, arguments, scratch + parts.workspace));
-  LaunchMergeAttention(stream, SizesOf(block.query), output, log,
-                       RowsOf<float>(state.output),
-                       RowsOf<float>(state.log_sum_exp));
+  const auto state_log = RowsOf<float>(state.log_sum_exp);
+  if (block.is_whole) {
+    LaunchUnpackLogSumExp(stream, SizesOf(block.query), log, state_log);
+  } else {
+    LaunchMergeAttention(stream, SizesOf(block.query), output, log,
+                         RowsOf<float>(state.output), state_log);
+  }
   return absl::OkStatus();
 }
 
@@ -290,26 +319,39 @@ absl::Status CudnnAttentionImpl::AttendGradient(
   };
   auto* const log = reinterpret_cast<float*>(scratch + parts.log_sum_exp);
 
-  LaunchPackRows(stream, query_sizes, RowsOf<const float>(gradients.output),
-                 bf16_at(parts.output));
+  // The operands of a whole block are used where they are.
+  const auto place = [&](const std::byte* data, int64_t offset) -> const void* {
+    return block.is_whole ? data : scratch + offset;
+  };
+  if (!block.is_whole) {
+    LaunchPackRows(stream, query_sizes, RowsOf<const float>(gradients.output),
+                   bf16_at(parts.output));
+  }
   LaunchPackLogSumExp(stream, query_sizes,
                       RowsOf<const float>(gradients.log_sum_exp), log);
 
   const HostValues values(shape, block.scale);
   Arguments arguments = BlockArguments(block, shape, values);
-  arguments.push_back({kCudnnOutput, bf16_at(parts.output)});
+  arguments.push_back(
+      {kCudnnOutput, place(gradients.output.data(), parts.output)});
   arguments.push_back({kCudnnLogSumExp, log});
   arguments.push_back({kCudnnOne, &values.one});
   arguments.push_back({kCudnnOutputGradient, gradients.output_gradient.data()});
-  arguments.push_back({kCudnnQueryGradient, bf16_at(parts.query_gradient)});
-  arguments.push_back({kCudnnKeyGradient, bf16_at(parts.key_gradient)});
-  arguments.push_back({kCudnnValueGradient, bf16_at(parts.value_gradient)});
+  arguments.push_back(
+      {kCudnnQueryGradient,
+       place(gradients.query_gradient.data(), parts.query_gradient)});
+  arguments.push_back({kCudnnKeyGradient, place(gradients.key_gradient.data(),
+                                                parts.key_gradient)});
+  arguments.push_back(
+      {kCudnnValueGradient,
+       place(gradients.value_gradient.data(), parts.value_gradient)});
   arguments.push_back({kCudnnDots, scratch + parts.dots});
   if (!options_.deterministic) {
     arguments.push_back({kCudnnQueryF32, scratch + parts.query_sum});
   }
   TESSERA_RETURN_IF_ERROR(
       Run(stream, *plan, arguments, scratch + parts.workspace));
+  if (block.is_whole) return absl::OkStatus();
 
   LaunchAddPackedRows(stream, query_sizes, bf16_at(parts.query_gradient),
                       RowsOf<float>(gradients.query_gradient));

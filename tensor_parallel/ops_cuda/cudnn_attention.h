@@ -2,7 +2,7 @@
 //
 //   TESSERA_ASSIGN_OR_RETURN(auto cudnn,
 //                            CreateCudnnAttention(queue, {}, scratch));
-//   if (cudnn != nullptr && cudnn->Supports(block)) {
+//   if (cudnn != nullptr && cudnn->Supports(block, state)) {
 //     TESSERA_RETURN_IF_ERROR(cudnn->Attend(stream, block, state));
 //   } else {
 //     ...  // A kernel of our own.
@@ -39,14 +39,16 @@ class CudnnAttention {
 
   // True if cuDNN computes this block forward, or its gradient. The first call
   // for a shape compiles a plan, which takes about a second.
-  virtual bool Supports(const AttentionBlock& block) = 0;
+  virtual bool Supports(const AttentionBlock& block,
+                        const AttentionState& state) = 0;
   virtual bool SupportsGradient(const AttentionBlock& block,
                                 const AttentionGradients& gradients) = 0;
 
   // Unimplemented, with nothing enqueued, for blocks that are not supported;
   // ResourceExhausted if there is no memory for the workspace. A block's
   // output, and gradients of queries, keys and values, are rounded to bf16
-  // before they are merged or added.
+  // before they are merged or added; cuDNN writes those of a whole block
+  // directly.
   virtual absl::Status Attend(KernelStream stream, const AttentionBlock& block,
                               const AttentionState& state) = 0;
   virtual absl::Status AttendGradient(KernelStream stream,

@@ -84,6 +84,14 @@ __global__ void PackLogSumExpKernel(HeadRowSizes sizes,
   log[PackedLog(sizes, at)] = value == -INFINITY ? INFINITY : value;
 }
 
+__global__ void UnpackLogSumExpKernel(HeadRowSizes sizes, const float* log,
+                                      HeadRows<float> state_log) {
+  const int64_t row = ThreadIndex();
+  if (row >= sizes.sequences * sizes.positions * sizes.heads) return;
+  const RowIndex at = RowAt(sizes, row);
+  *RowOf(state_log, at) = log[PackedLog(sizes, at)];
+}
+
 __global__ void AddPackedRowsKernel(HeadRowSizes sizes, const BF16* packed,
                                     HeadRows<float> y) {
   const int64_t row = ThreadIndex() / kRowThreads;
@@ -121,6 +129,12 @@ void LaunchPackLogSumExp(KernelStream stream, const HeadRowSizes& sizes,
                          const HeadRows<const float>& state_log, float* log) {
   Launch(PackLogSumExpKernel, BlocksFor(sizes, 1), kThreads,
          /*dynamic_shared=*/0, stream, sizes, state_log, log);
+}
+
+void LaunchUnpackLogSumExp(KernelStream stream, const HeadRowSizes& sizes,
+                           const float* log, const HeadRows<float>& state_log) {
+  Launch(UnpackLogSumExpKernel, BlocksFor(sizes, 1), kThreads,
+         /*dynamic_shared=*/0, stream, sizes, log, state_log);
 }
 
 void LaunchAddPackedRows(KernelStream stream, const HeadRowSizes& sizes,

@@ -47,6 +47,10 @@ void LaunchPackRows(KernelStream stream, const HeadRowSizes& sizes,
 void LaunchPackLogSumExp(KernelStream stream, const HeadRowSizes& sizes,
                          const HeadRows<const float>& state_log, float* log);
 
+// state_log = log, which is [sequences, heads, positions].
+void LaunchUnpackLogSumExp(KernelStream stream, const HeadRowSizes& sizes,
+                           const float* log, const HeadRows<float>& state_log);
+
 // y += packed.
 void LaunchAddPackedRows(KernelStream stream, const HeadRowSizes& sizes,
                          const BF16* packed, const HeadRows<float>& y);

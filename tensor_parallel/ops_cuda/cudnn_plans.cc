@@ -55,14 +55,14 @@ CudnnDims Transposed(CudnnDims dims) {
 // The parts that the graphs of both directions have in common.
 class AttentionGraph {
  public:
-  AttentionGraph(const CudnnAttentionShape& shape, const CudnnStrides& query,
-                 const CudnnStrides& key, const CudnnStrides& value)
+  AttentionGraph(const CudnnAttentionShape& shape,
+                 const CudnnAttentionStrides& strides)
       : shape_(shape),
-        query_(graph_.Real(kCudnnQuery, kBF16, QuerySizes(), Strides(query))),
+        strides_(strides),
+        query_(graph_.Real(kCudnnQuery, kBF16, QuerySizes(),
+                           Strides(strides.query))),
         transposed_key_(graph_.Real(kCudnnKey, kBF16, Transposed(KeySizes()),
-                                    Transposed(Strides(key)))),
-        key_strides_(Strides(key)),
-        value_strides_(Strides(value)),
+                                    Transposed(Strides(strides.key)))),
         scale_(graph_.ByValue(kCudnnScale, kF32)) {}
 
   CudnnDims QuerySizes() const {
@@ -78,15 +78,11 @@ class AttentionGraph {
     return {shape_.sequences, shape_.heads, shape_.queries, 1};
   }
 
-  CudnnTensor PackedQueries(int64_t id) {
-    return graph_.Real(
-        id, kBF16, QuerySizes(),
-        Strides(PackedStrides(shape_.queries, shape_.heads, shape_.head_size)));
+  CudnnTensor Queries(int64_t id, const CudnnStrides& strides) {
+    return graph_.Real(id, kBF16, QuerySizes(), Strides(strides));
   }
-  CudnnTensor PackedKeys(int64_t id) {
-    return graph_.Real(
-        id, kBF16, KeySizes(),
-        Strides(PackedStrides(shape_.keys, shape_.kv_heads, shape_.head_size)));
+  CudnnTensor Keys(int64_t id, const CudnnStrides& strides) {
+    return graph_.Real(id, kBF16, KeySizes(), Strides(strides));
   }
   CudnnTensor RealRow(int64_t id) {
     return graph_.Real(id, kF32, RowSizes(), RowMajorStrides(RowSizes()));
@@ -135,8 +131,7 @@ class AttentionGraph {
   CudnnGraphBuilder& graph() { return graph_; }
   CudnnTensor query() const { return query_; }
   CudnnTensor transposed_key() const { return transposed_key_; }
-  const CudnnDims& key_strides() const { return key_strides_; }
-  const CudnnDims& value_strides() const { return value_strides_; }
+  const CudnnAttentionStrides& strides() const { return strides_; }
 
  private:
   CudnnTensor Shifted(CudnnTensor row) {
@@ -149,11 +144,10 @@ class AttentionGraph {
   }
 
   const CudnnAttentionShape shape_;
+  const CudnnAttentionStrides strides_;
   CudnnGraphBuilder graph_;
   const CudnnTensor query_;
   const CudnnTensor transposed_key_;
-  const CudnnDims key_strides_;
-  const CudnnDims value_strides_;
   const CudnnTensor scale_;
 };
 
@@ -181,10 +175,11 @@ CudnnTensor Softmax(AttentionGraph& attention, CudnnTensor scores) {
 // The gradient of a key or value from that of every query head: products of
 // transposed scores and `factor`, summed over the heads of a group.
 void AddKeyGradient(AttentionGraph& attention, const CudnnAttentionShape& shape,
-                    CudnnTensor scores, CudnnTensor factor, int64_t id) {
+                    CudnnTensor scores, CudnnTensor factor, int64_t id,
+                    const CudnnStrides& strides) {
   CudnnGraphBuilder& graph = attention.graph();
   const CudnnTensor transposed = attention.TransposedScores(scores);
-  const CudnnTensor gradient = attention.PackedKeys(id);
+  const CudnnTensor gradient = attention.Keys(id, strides);
   if (shape.heads == shape.kv_heads) {
     graph.Matmul(transposed, factor, gradient);
     return;
@@ -198,7 +193,8 @@ void AddKeyGradient(AttentionGraph& attention, const CudnnAttentionShape& shape,
 // Sums of output times its gradient, one for each query and head.
 CudnnTensor Dots(AttentionGraph& attention, CudnnTensor output_gradient) {
   CudnnGraphBuilder& graph = attention.graph();
-  const CudnnTensor output = attention.PackedQueries(kCudnnOutput);
+  const CudnnTensor output =
+      attention.Queries(kCudnnOutput, attention.strides().output);
   const CudnnTensor products = graph.Virtual(kF32, attention.QuerySizes());
   graph.Pointwise(CUDNN_POINTWISE_MUL, output_gradient, output, products);
   const CudnnTensor sums = graph.Virtual(kF32, attention.RowSizes());
@@ -212,10 +208,11 @@ CudnnTensor Dots(AttentionGraph& attention, CudnnTensor output_gradient) {
 void AddQueryGradient(AttentionGraph& attention, CudnnTensor score_gradient,
                       bool deterministic) {
   CudnnGraphBuilder& graph = attention.graph();
-  const CudnnTensor key =
-      graph.Virtual(kBF16, attention.KeySizes(), attention.key_strides());
+  const CudnnTensor key = graph.Virtual(kBF16, attention.KeySizes(),
+                                        Strides(attention.strides().key));
   graph.Reshape(attention.transposed_key(), key);
-  const CudnnTensor gradient = attention.PackedQueries(kCudnnQueryGradient);
+  const CudnnTensor gradient = attention.Queries(
+      kCudnnQueryGradient, attention.strides().query_gradient);
   if (deterministic) {
     graph.Matmul(score_gradient, key, gradient);
     return;
@@ -237,37 +234,37 @@ CudnnStrides PackedStrides(int64_t positions, int64_t heads,
           .head = head_size};
 }
 
+CudnnAttentionStrides CudnnAttentionStrides::Packed(
+    const CudnnAttentionShape& shape) {
+  const CudnnStrides queries =
+      PackedStrides(shape.queries, shape.heads, shape.head_size);
+  const CudnnStrides keys =
+      PackedStrides(shape.keys, shape.kv_heads, shape.head_size);
+  return {queries, keys, keys, queries, queries, queries, keys, keys};
+}
+
 absl::StatusOr<CudnnPlan> BuildForwardPlan(const CudnnAttentionShape& shape,
-                                           const CudnnStrides& query,
-                                           const CudnnStrides& key,
-                                           const CudnnStrides& value,
+                                           const CudnnAttentionStrides& strides,
                                            const CudnnDescriptor& device) {
   TESSERA_RETURN_IF_ERROR(CheckShape(shape, /*largest_head_size=*/256));
-  AttentionGraph attention(shape, query, key, value);
+  AttentionGraph attention(shape, strides);
   const CudnnTensor scores = attention.Masked(attention.ScaledProducts());
   const CudnnTensor probabilities = Softmax(attention, scores);
   CudnnGraphBuilder& graph = attention.graph();
-  const CudnnTensor value_tensor =
-      graph.Real(kCudnnValue, kBF16, attention.KeySizes(), Strides(value));
   // cuDNN 9 also compiles a plan for an output of f32, but writes bf16 then.
-  graph.Matmul(probabilities, value_tensor,
-               attention.PackedQueries(kCudnnOutput));
+  graph.Matmul(probabilities, attention.Keys(kCudnnValue, strides.value),
+               attention.Queries(kCudnnOutput, strides.output));
   return std::move(graph).Build(device);
 }
 
-absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
-                                            const CudnnStrides& query,
-                                            const CudnnStrides& key,
-                                            const CudnnStrides& value,
-                                            const CudnnStrides& output_gradient,
-                                            bool deterministic,
-                                            const CudnnDescriptor& device) {
+absl::StatusOr<CudnnPlan> BuildBackwardPlan(
+    const CudnnAttentionShape& shape, const CudnnAttentionStrides& strides,
+    bool deterministic, const CudnnDescriptor& device) {
   TESSERA_RETURN_IF_ERROR(CheckShape(shape, /*largest_head_size=*/128));
-  AttentionGraph attention(shape, query, key, value);
+  AttentionGraph attention(shape, strides);
   CudnnGraphBuilder& graph = attention.graph();
   const CudnnTensor gradient =
-      graph.Real(kCudnnOutputGradient, kBF16, attention.QuerySizes(),
-                 Strides(output_gradient));
+      attention.Queries(kCudnnOutputGradient, strides.output_gradient);
   const CudnnTensor dots = Dots(attention, gradient);
 
   // Recomputes the probabilities from the statistics of the forward.
@@ -277,12 +274,12 @@ absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
   const CudnnTensor masked = attention.Masked(shifted);
   const CudnnTensor probabilities = attention.Scores();
   graph.Pointwise(CUDNN_POINTWISE_EXP, masked, probabilities);
-  AddKeyGradient(attention, shape, probabilities, gradient,
-                 kCudnnValueGradient);
+  AddKeyGradient(attention, shape, probabilities, gradient, kCudnnValueGradient,
+                 strides.value_gradient);
 
   const CudnnTensor transposed_value =
       graph.Real(kCudnnValue, kBF16, Transposed(attention.KeySizes()),
-                 Transposed(Strides(value)));
+                 Transposed(Strides(strides.value)));
   const CudnnTensor probability_gradient = attention.Scores();
   graph.Matmul(gradient, transposed_value, probability_gradient);
   const CudnnTensor centred = attention.Scores();
@@ -292,7 +289,7 @@ absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
                   softmax_gradient);
   const CudnnTensor score_gradient = attention.Scaled(softmax_gradient);
   AddKeyGradient(attention, shape, score_gradient, attention.query(),
-                 kCudnnKeyGradient);
+                 kCudnnKeyGradient, strides.key_gradient);
   AddQueryGradient(attention, score_gradient, deterministic);
   return std::move(graph).Build(device);
 }

@@ -10,6 +10,7 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_CUDNN_PLANS_H_
 
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -35,23 +36,46 @@ struct CudnnStrides {
 // Contiguous [sequences, positions, heads, head_size].
 CudnnStrides PackedStrides(int64_t positions, int64_t heads, int64_t head_size);
 
+// The strides of a plan's tensors.
+struct CudnnAttentionStrides {
+  CudnnStrides query, key, value, output;
+  // Zeros for a forward plan.
+  CudnnStrides output_gradient, query_gradient, key_gradient, value_gradient;
+
+  // All tensors contiguous.
+  static CudnnAttentionStrides Packed(const CudnnAttentionShape& shape);
+
+  auto tied() const {
+    return std::tie(query, key, value, output, output_gradient, query_gradient,
+                    key_gradient, value_gradient);
+  }
+  friend bool operator==(const CudnnAttentionStrides& a,
+                         const CudnnAttentionStrides& b) {
+    return a.tied() == b.tied();
+  }
+  template <typename H>
+  friend H AbslHashValue(H hash, const CudnnAttentionStrides& s) {
+    return H::combine(std::move(hash), s.tied());
+  }
+};
+
 // The arguments of plans. Tensors are bf16 [sequences, positions, heads,
 // head_size] unless said otherwise.
 enum CudnnAttentionId : int64_t {
   kCudnnQuery = 1,
   kCudnnKey,
   kCudnnValue,
-  kCudnnScale,      // f32 of the host: factor of the products.
-  kCudnnMasked,     // f32 of the host: the score of keys that are not seen.
-                    // Causal plans only.
-  kCudnnQueries,    // i32 of the host: the shape's queries and keys. Only of
-  kCudnnKeys,       // causal plans whose queries and keys differ in number.
-  kCudnnOutput,     // Packed.
+  kCudnnScale,    // f32 of the host: factor of the products.
+  kCudnnMasked,   // f32 of the host: the score of keys that are not seen.
+                  // Causal plans only.
+  kCudnnQueries,  // i32 of the host: the shape's queries and keys. Only of
+  kCudnnKeys,     // causal plans whose queries and keys differ in number.
+  kCudnnOutput,
   kCudnnLogSumExp,  // f32 [sequences, heads, queries], contiguous.
   // Backward plans only.
-  kCudnnOne,             // f32 of the host: 1.
-  kCudnnOutputGradient,  // bf16, with its own strides.
-  kCudnnQueryGradient,   // The results; packed.
+  kCudnnOne,  // f32 of the host: 1.
+  kCudnnOutputGradient,
+  kCudnnQueryGradient,  // The results.
   kCudnnKeyGradient,
   kCudnnValueGradient,
   kCudnnDots,      // Scratch: f32 [sequences, heads, queries].
@@ -63,21 +87,15 @@ enum CudnnAttentionId : int64_t {
 // head size must be a multiple of 8 up to 256 (forward) or 128 (backward).
 // Takes about a second. `device` must outlive the plan.
 absl::StatusOr<CudnnPlan> BuildForwardPlan(const CudnnAttentionShape& shape,
-                                           const CudnnStrides& query,
-                                           const CudnnStrides& key,
-                                           const CudnnStrides& value,
+                                           const CudnnAttentionStrides& strides,
                                            const CudnnDescriptor& device);
 
 // With `deterministic`, equal runs give equal bits, at the cost of more
 // workspace (2 bytes for each pair of a query and a key of every head) and less
 // speed.
-absl::StatusOr<CudnnPlan> BuildBackwardPlan(const CudnnAttentionShape& shape,
-                                            const CudnnStrides& query,
-                                            const CudnnStrides& key,
-                                            const CudnnStrides& value,
-                                            const CudnnStrides& output_gradient,
-                                            bool deterministic,
-                                            const CudnnDescriptor& device);
+absl::StatusOr<CudnnPlan> BuildBackwardPlan(
+    const CudnnAttentionShape& shape, const CudnnAttentionStrides& strides,
+    bool deterministic, const CudnnDescriptor& device);
 
 }  // namespace tessera::tensor_parallel
 

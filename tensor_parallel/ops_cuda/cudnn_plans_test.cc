@@ -82,15 +82,12 @@ class CudnnPlansTest : public testing::TestWithParam<TestedGpu> {
   }
 
   absl::StatusOr<CudnnPlan> Forward(const CudnnAttentionShape& s) {
-    const CudnnStrides key = PackedStrides(s.keys, s.kv_heads, s.head_size);
-    return BuildForwardPlan(s, PackedStrides(s.queries, s.heads, s.head_size),
-                            key, key, device_);
+    return BuildForwardPlan(s, CudnnAttentionStrides::Packed(s), device_);
   }
   absl::StatusOr<CudnnPlan> Backward(const CudnnAttentionShape& s,
                                      bool deterministic) {
-    const CudnnStrides query = PackedStrides(s.queries, s.heads, s.head_size);
-    const CudnnStrides key = PackedStrides(s.keys, s.kv_heads, s.head_size);
-    return BuildBackwardPlan(s, query, key, key, query, deterministic, device_);
+    return BuildBackwardPlan(s, CudnnAttentionStrides::Packed(s), deterministic,
+                             device_);
   }
 
   CudnnDescriptor device_;
@@ -151,33 +148,48 @@ TEST_P(CudnnPlansTest, TakesTheCasesOfTestsOnAGpu) {
     const CudnnAttentionShape shape =
         Shape(s.sequences, s.queries, s.keys, s.heads, s.kv_heads, s.d,
               c.kind == BlockKind::kCausal);
-    const CudnnStrides query = StridesOf(problem.query),
-                       key = StridesOf(problem.key),
-                       value = StridesOf(problem.value);
-    TESSERA_EXPECT_OK(BuildForwardPlan(shape, query, key, value, device_));
+    auto strides = CudnnAttentionStrides::Packed(shape);
+    strides.query = StridesOf(problem.query);
+    strides.key = StridesOf(problem.key);
+    strides.value = StridesOf(problem.value);
+    strides.output_gradient = StridesOf(problem.output_gradient);
+    TESSERA_EXPECT_OK(BuildForwardPlan(shape, strides, device_));
     for (const bool deterministic : {false, true}) {
       TESSERA_ASSERT_OK_AND_ASSIGN(
           const CudnnPlan plan,
-          BuildBackwardPlan(shape, query, key, value,
-                            StridesOf(problem.output_gradient), deterministic,
-                            device_));
+          BuildBackwardPlan(shape, strides, deterministic, device_));
       EXPECT_LE(plan.workspace_bytes(),
                 CudnnBackwardWorkspaceBytes(shape, deterministic));
     }
   }
 }
 
-// Of fused products the query, keys and values are slices.
+// Queries, keys and values are slices of a fused product, and their gradients
+// are slices of its gradient.
 TEST_P(CudnnPlansTest, TakesSlicesOfFusedRows) {
-  const CudnnAttentionShape shape = Shape(2, 512, 512, 8, 2, 64, true);
-  const int64_t row = (8 + 2 + 2) * 64;
-  const CudnnStrides slice = {
-      .sequence = 512 * row, .position = row, .head = 64};
-  const CudnnStrides packed = PackedStrides(512, 8, 64);
-  TESSERA_EXPECT_OK(BuildForwardPlan(shape, slice, slice, slice, device_));
-  for (const bool deterministic : {false, true}) {
-    TESSERA_EXPECT_OK(BuildBackwardPlan(shape, slice, slice, slice, packed,
-                                        deterministic, device_));
+  for (const CudnnAttentionShape& shape :
+       {Shape(2, 512, 512, 8, 2, 64, true),
+        Shape(2, 4096, 4096, 32, 8, 128, true),
+        Shape(4, 4096, 4096, 32, 8, 64, true),
+        Shape(1, 333, 333, 6, 6, 40, true),
+        Shape(2, 512, 512, 8, 2, 128, false)}) {
+    SCOPED_TRACE(testing::PrintToString(shape));
+    const int64_t row = (shape.heads + 2 * shape.kv_heads) * shape.head_size;
+    const CudnnStrides slice = {.sequence = shape.queries * row,
+                                .position = row,
+                                .head = shape.head_size};
+    auto strides = CudnnAttentionStrides::Packed(shape);
+    strides.query = strides.key = strides.value = slice;
+    strides.query_gradient = strides.key_gradient = strides.value_gradient =
+        slice;
+    TESSERA_EXPECT_OK(BuildForwardPlan(shape, strides, device_));
+    for (const bool deterministic : {false, true}) {
+      TESSERA_ASSERT_OK_AND_ASSIGN(
+          const CudnnPlan plan,
+          BuildBackwardPlan(shape, strides, deterministic, device_));
+      EXPECT_LE(plan.workspace_bytes(),
+                CudnnBackwardWorkspaceBytes(shape, deterministic));
+    }
   }
 }
 

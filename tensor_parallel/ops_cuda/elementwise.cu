@@ -3,13 +3,12 @@
 //
 // All are memory-bound: each element is read and written once, 16 bytes per
 // access if rows are aligned and consist of whole packs. All except Glu,
-// SoftCap, Rotate and those of sinks give the same bits as the CPU.
+// SoftCap and those of sinks give the same bits as the CPU.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -347,13 +346,6 @@ struct SinkGradientsBody {
   }
 };
 
-// True if rows of all views begin at multiples of 16 bytes and consist of whole
-// packs of `pack` elements.
-template <typename... Views>
-bool HasPacks(int64_t n, int pack, const Views&... views) {
-  return n % pack == 0 && (RowsAreAligned(views) && ...);
-}
-
 // Calls functor(type of x, type of y) for y of x's type or between that and its
 // statistics.
 template <typename Functor>
@@ -519,37 +511,36 @@ void RunCopy(KernelStream stream, int64_t words, const CopyDims& dims,
          reinterpret_cast<const Word*>(from), reinterpret_cast<Word*>(to));
 }
 
-// The host's frequencies, as an argument of a kernel.
-constexpr int kMostPairs = 256;
-struct PairFrequencies {
-  double values[kMostPairs];
-};
-
-// cos and sin of the token's angles, then the heads.
-template <typename T>
+// A block for each token. Its threads share the token's row of the table in the
+// first-level cache.
+template <typename T, int pack>
 __global__ void __launch_bounds__(kThreads)
-    RotateKernel(PairFrequencies frequencies, int64_t pairs, double factor,
-                 bool inverse, int64_t heads, const int64_t* positions, T* x,
-                 int64_t token_stride, int64_t head_stride) {
+    RotateKernel(const StatisticOf<T>* table, int64_t positions, int pairs,
+                 bool inverse, int heads, T* x, int64_t token_stride,
+                 int64_t head_stride) {
   using S = StatisticOf<T>;
-  TESSERA_DYNAMIC_SHARED(double, angles_memory);
-  S* const cosines = reinterpret_cast<S*>(angles_memory);
-  S* const sines = cosines + pairs;
-  const auto position = static_cast<double>(positions[blockIdx.x]);
-  for (int64_t i = threadIdx.x; i < pairs; i += kThreads) {
-    const double angle = position * frequencies.values[i];
-    cosines[i] = static_cast<S>(factor * ::cos(angle));
-    sines[i] = static_cast<S>(factor * ::sin(angle));
-  }
-  __syncthreads();
+  const S* const cosines = table + blockIdx.x % positions * 2 * pairs;
+  const S* const sines = cosines + pairs;
   T* const token = x + blockIdx.x * token_stride;
-  for (int64_t i = threadIdx.x; i < heads * pairs; i += kThreads) {
-    const int64_t head = i / pairs, pair = i - head * pairs;
-    T* const at = token + head * head_stride + pair;
-    const S a = static_cast<S>(at[0]), b = static_cast<S>(at[pairs]);
-    const S c = cosines[pair], s = inverse ? -sines[pair] : sines[pair];
-    at[0] = static_cast<T>(a * c - b * s);
-    at[pairs] = static_cast<T>(b * c + a * s);
+  const int packs = pairs / pack;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * packs;
+       i += static_cast<int>(blockDim.x)) {
+    const int head = i / packs, pair = (i - head * packs) * pack;
+    T* const first = token + head * head_stride + pair;
+    T* const second = first + pairs;
+    auto a = Load<pack>(first), b = Load<pack>(second);
+    const auto cosine = Load<pack>(cosines + pair);
+    const auto sine = Load<pack>(sines + pair);
+    for (int j = 0; j < pack; ++j) {
+      const S left = static_cast<S>(a.values[j]);
+      const S right = static_cast<S>(b.values[j]);
+      const S c = cosine.values[j];
+      const S s = inverse ? -sine.values[j] : sine.values[j];
+      a.values[j] = static_cast<T>(left * c - right * s);
+      b.values[j] = static_cast<T>(right * c + left * s);
+    }
+    Store<pack>(a, first);
+    Store<pack>(b, second);
   }
 }
 
@@ -719,24 +710,32 @@ absl::Status Run(CudaBackend& cuda, const op::GluGradient& call) {
 
 absl::Status Run(CudaBackend& cuda, const op::Rotate& call) {
   const int64_t tokens = call.x.shape()[0], heads = call.x.shape()[1];
-  const std::vector<double>& given = call.rotation.frequencies;
-  const auto pairs = static_cast<int64_t>(given.size());
+  const int64_t positions = call.table.shape()[0];
+  const int64_t pairs = call.table.shape()[1] / 2;
   if (call.x.element_count() == 0 || pairs == 0) return absl::OkStatus();
-  if (pairs > kMostPairs || tokens > INT32_MAX) {
+  if (tokens > INT32_MAX || heads * pairs > INT32_MAX) {
     return absl::UnimplementedError(absl::StrCat(
-        "Rotate of ", tokens, " tokens and ", pairs,
-        " pairs of each head; kernels take 2^31-1 tokens and up to ",
-        kMostPairs, " pairs."));
+        "Rotate of ", tokens, " tokens of ", heads, " heads with ", pairs,
+        " pairs; kernels take 2^31-1 tokens, and as many pairs of a token."));
   }
-  PairFrequencies frequencies = {};
-  std::copy(given.begin(), given.end(), frequencies.values);
   return ForComputedType(
       call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
-        Launch(RotateKernel<T>, static_cast<unsigned>(tokens), kThreads,
-               static_cast<size_t>(2 * pairs) * sizeof(StatisticOf<T>),
-               cuda.stream, frequencies, pairs, call.rotation.factor,
-               call.inverse, heads, DataOf<int64_t>(call.positions),
-               DataOf<T>(call.x), call.x.strides()[0], call.x.strides()[1]);
+        const auto run = [&]<int pack>(std::integral_constant<int, pack>) {
+          // As many threads for the last packs of a token as for the others.
+          const int64_t packs = heads * (pairs / pack);
+          const int64_t turns = (packs + kThreads - 1) / kThreads;
+          const int64_t warps = ((packs + turns - 1) / turns + 31) / 32;
+          Launch(RotateKernel<T, pack>, static_cast<unsigned>(tokens),
+                 static_cast<unsigned>(warps * 32), 0, cuda.stream,
+                 DataOf<StatisticOf<T>>(call.table), positions,
+                 static_cast<int>(pairs), call.inverse, static_cast<int>(heads),
+                 DataOf<T>(call.x), call.x.strides()[0], call.x.strides()[1]);
+        };
+        if (HasPacks(pairs, kPackOf<T>, call.x, call.table)) {
+          run(std::integral_constant<int, kPackOf<T>>());
+        } else {
+          run(std::integral_constant<int, 1>());
+        }
         return absl::OkStatus();
       });
 }

@@ -213,5 +213,13 @@ TEST_F(PackedRowsTest, QueriesThatSawNothingGetZeroProbabilities) {
   }
 }
 
+TEST_F(PackedRowsTest, UnpackingIsTheInverse) {
+  std::vector<float> log(kRows), packed(kRows), unpacked(kRows);
+  for (int64_t row = 0; row < kRows; ++row) log[row] = row;
+  LaunchPackLogSumExp(nullptr, kSizes, {log.data(), 6, 2, 1}, packed.data());
+  LaunchUnpackLogSumExp(nullptr, kSizes, packed.data(), Logs(unpacked.data()));
+  EXPECT_EQ(unpacked, log);
+}
+
 }  // namespace
 }  // namespace tessera::tensor_parallel::emulated

@@ -146,16 +146,17 @@ template <typename S, typename KeyOf>
 __device__ uint64_t ChosenGroups(const RouterParameters& router,
                                  const KeyOf& key_of, int lane) {
   if (router.groups == 1) return 1;
-  S own[2] = {kMinusInfinity<S>, kMinusInfinity<S>};
+  S low = kMinusInfinity<S>, high = kMinusInfinity<S>;
   for (int64_t group = 0; group < router.groups; ++group) {
     const S score = GroupScore<S>(router, group, key_of, lane);
-    if (group % 32 == lane) own[group / 32] = score;
+    if (group == lane) low = score;
+    if (group == lane + 32) high = score;
   }
   uint64_t chosen = 0;
   for (int64_t i = 0; i < router.groups_per_token; ++i) {
     Candidate<S> best = {S{0}, -1};
     for (int64_t group = lane; group < router.groups; group += 32) {
-      const Candidate<S> next = {own[group / 32], group};
+      const Candidate<S> next = {group < 32 ? low : high, group};
       if ((chosen >> group & 1) == 0 && Leads(next, best)) best = next;
     }
     chosen |= uint64_t{1} << BestOfWarp(best).expert;

@@ -48,36 +48,46 @@ using PackOf = Pack<T, kPackOf<T>>;
 // Loads and stores a pack with `count` valid values, in one access if the
 // memory is aligned. Neither the assignment of elements to threads nor sums
 // depend on the alignment.
-template <bool aligned, typename T>
-__device__ PackOf<T> LoadPack(const T* at, int count) {
-  if (aligned && count == kPackOf<T>) {
-    return *reinterpret_cast<const PackOf<T>*>(at);
+template <bool aligned, int pack, typename T>
+__device__ Pack<T, pack> LoadValues(const T* at, int count) {
+  if (aligned && count == pack) {
+    return *reinterpret_cast<const Pack<T, pack>*>(at);
   }
-  PackOf<T> values;
-  for (int j = 0; j < kPackOf<T>; ++j) {
+  Pack<T, pack> values;
+  for (int j = 0; j < pack; ++j) {
     values.values[j] = j < count ? at[j] : T{};
   }
   return values;
 }
-template <bool aligned, typename T>
-__device__ void StorePack(const PackOf<T>& values, int count, T* at) {
-  if (aligned && count == kPackOf<T>) {
-    *reinterpret_cast<PackOf<T>*>(at) = values;
+template <bool aligned, typename T, int pack>
+__device__ void StoreValues(const Pack<T, pack>& values, int count, T* at) {
+  if (aligned && count == pack) {
+    *reinterpret_cast<Pack<T, pack>*>(at) = values;
     return;
   }
-  for (int j = 0; j < kPackOf<T>; ++j) {
+  for (int j = 0; j < pack; ++j) {
     if (j < count) at[j] = values.values[j];
   }
 }
+template <bool aligned, typename T>
+__device__ PackOf<T> LoadPack(const T* at, int count) {
+  return LoadValues<aligned, kPackOf<T>>(at, count);
+}
+template <bool aligned, typename T>
+__device__ void StorePack(const PackOf<T>& values, int count, T* at) {
+  StoreValues<aligned>(values, count, at);
+}
 
 // Calls f(index, values, count) for this thread's packs of a row of n elements;
-// `count` of the values are valid.
+// `count` of the values are valid: all if the row is aligned, which then
+// consists of whole packs (HasPacks).
 template <bool aligned, typename T, typename Functor>
 __device__ void ForPacks(const T* row, int64_t n, const Functor& f) {
   constexpr int kPack = kPackOf<T>;
   for (int64_t at = int64_t{threadIdx.x} * kPack; at < n;
        at += int64_t{kThreads} * kPack) {
-    const int count = at + kPack <= n ? kPack : static_cast<int>(n - at);
+    const int count =
+        aligned || at + kPack <= n ? kPack : static_cast<int>(n - at);
     f(at, LoadPack<aligned>(row + at, count), count);
   }
 }

@@ -2,8 +2,9 @@
 // and parts, SumRows, RowDots and Sum.
 //
 // A block sums a row, in an order that depends only on its length. Columns are
-// summed in two passes: blocks of rows, then their partial sums in order. All
-// are memory-bound.
+// summed in two passes: parts of the rows, then the sums of the parts, in an
+// order that depends only on the number of rows and columns. All are
+// memory-bound.
 
 #include <algorithm>
 #include <cmath>
@@ -48,10 +49,10 @@ __device__ void FinishNorm(StatisticOf<T> squares, int64_t width, int64_t n,
       S{1} / ::sqrt(squares / static_cast<S>(width > 0 ? width : 1) + epsilon);
   if (threadIdx.x == 0) inverse[blockIdx.x] = scale;
   ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
+    const PackOf<T> w = LoadPack<aligned>(weight + at, count);
     for (int j = 0; j < kPackOf<T>; ++j) {
-      if (j >= count) continue;
       v.values[j] = static_cast<T>(static_cast<S>(v.values[j]) * scale *
-                                   static_cast<S>(weight[at + j]));
+                                   static_cast<S>(w.values[j]));
     }
     StorePack<aligned>(v, count, out + at);
   });
@@ -121,9 +122,10 @@ __device__ StatisticOf<T> GradientSum(int64_t n, const T* upper, const T* row,
   S dot = 0;
   ForPacks<aligned>(row, n, [&](int64_t at, const PackOf<T>& v, int count) {
     const PackOf<T> g = LoadPack<aligned>(upper + at, count);
+    const PackOf<T> w = LoadPack<aligned>(weight + at, count);
     for (int j = 0; j < kPackOf<T>; ++j) {
       if (j >= count) continue;
-      dot += static_cast<S>(g.values[j]) * static_cast<S>(weight[at + j]) *
+      dot += static_cast<S>(g.values[j]) * static_cast<S>(w.values[j]) *
              (static_cast<S>(v.values[j]) * scale);
     }
   });
@@ -142,46 +144,125 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
+// The operands of a row of an input gradient, and where it is written.
+// `residual` is null unless it is added.
+template <typename T>
+struct GradientRow {
+  const T* gradient;
+  const T* x;
+  const T* residual;
+  T* out;
+};
+
+template <typename T>
+struct GradientRows {
+  const T* gradient;
+  int64_t gradient_stride;
+  const T* x;
+  int64_t x_stride;
+  const T* residual;
+  int64_t residual_stride;
+  T* out;
+  int64_t out_stride;
+
+  __device__ GradientRow<T> at(int64_t row) const {
+    return {gradient + row * gradient_stride, x + row * x_stride,
+            residual == nullptr ? nullptr : residual + row * residual_stride,
+            out + row * out_stride};
+  }
+};
+
 // With v the normalised row and g its gradient: (g - v mean(g v)) * inverse,
-// rounded, plus `residual` if it adds. `sums` are those of g v over all `width`
-// elements; null: of the n here.
-template <typename T, bool aligned, bool adds>
-__global__ void __launch_bounds__(kThreads, 1)
-    InputGradientKernel(int64_t width, int64_t n, const StatisticOf<T>* sums,
-                        const T* gradient, int64_t gradient_stride, const T* x,
-                        int64_t x_stride, const T* weight,
-                        const StatisticOf<T>* inverse, const T* residual,
-                        int64_t residual_stride, T* x_gradient,
-                        int64_t x_gradient_stride) {
+// rounded, plus the residual if it adds. Calls visit(index, terms, count) with
+// the terms of the weight's gradient.
+template <typename T, bool aligned, bool adds, typename Visit>
+__device__ void WriteGradient(int64_t n, const GradientRow<T>& row,
+                              const T* weight, StatisticOf<T> scale,
+                              StatisticOf<T> mean, const Visit& visit) {
   using S = StatisticOf<T>;
-  TESSERA_SHARED(S, slots, kWarps);
-  const T* const row = x + blockIdx.x * x_stride;
-  const T* const upper = gradient + blockIdx.x * gradient_stride;
-  const S scale = inverse[blockIdx.x];
-  const S sum = sums != nullptr ? sums[blockIdx.x]
-                                : GradientSum<T, aligned>(n, upper, row, weight,
-                                                          scale, slots);
-  const S mean = sum / static_cast<S>(width);
-  T* const out = x_gradient + blockIdx.x * x_gradient_stride;
-  ForPacks<aligned>(row, n, [&](int64_t at, PackOf<T> v, int count) {
-    const PackOf<T> g = LoadPack<aligned>(upper + at, count);
+  ForPacks<aligned>(row.x, n, [&](int64_t at, PackOf<T> v, int count) {
+    const PackOf<T> g = LoadPack<aligned>(row.gradient + at, count);
+    const PackOf<T> w = LoadPack<aligned>(weight + at, count);
     PackOf<T> r = {};
-    if constexpr (adds) {
-      r = LoadPack<aligned>(residual + blockIdx.x * residual_stride + at,
-                            count);
-    }
+    if constexpr (adds) r = LoadPack<aligned>(row.residual + at, count);
+    Pack<S, kPackOf<T>> terms;
     for (int j = 0; j < kPackOf<T>; ++j) {
-      if (j >= count) continue;
+      const S upper = static_cast<S>(g.values[j]);
       const S normalised = static_cast<S>(v.values[j]) * scale;
-      const S own =
-          static_cast<S>(g.values[j]) * static_cast<S>(weight[at + j]);
+      const S own = upper * static_cast<S>(w.values[j]);
+      terms.values[j] = upper * normalised;
       v.values[j] = static_cast<T>((own - normalised * mean) * scale);
       if constexpr (adds) {
         v.values[j] = static_cast<T>(static_cast<S>(r.values[j]) +
                                      static_cast<S>(v.values[j]));
       }
     }
-    StorePack<aligned>(v, count, out + at);
+    visit(at, terms, count);
+    StorePack<aligned>(v, count, row.out + at);
+  });
+}
+
+// A block for each row. `sums` are those of g v over all `width` elements;
+// null: of the n here.
+template <typename T, bool aligned, bool adds>
+__global__ void __launch_bounds__(kThreads, 1)
+    InputGradientKernel(int64_t width, int64_t n, const StatisticOf<T>* sums,
+                        GradientRows<T> rows, const T* weight,
+                        const StatisticOf<T>* inverse) {
+  using S = StatisticOf<T>;
+  TESSERA_SHARED(S, slots, kWarps);
+  const GradientRow<T> row = rows.at(blockIdx.x);
+  const S scale = inverse[blockIdx.x];
+  const S sum = sums != nullptr
+                    ? sums[blockIdx.x]
+                    : GradientSum<T, aligned>(n, row.gradient, row.x, weight,
+                                              scale, slots);
+  WriteGradient<T, aligned, adds>(n, row, weight, scale,
+                                  sum / static_cast<S>(width),
+                                  [](int64_t, const auto&, int) {});
+}
+
+// A block for each part of the rows: their input gradients plus residuals, and
+// parts[block] = the sums of the weight's gradients over these rows, which are
+// kept in shared memory, where each thread has the columns of its packs.
+template <typename T, bool aligned>
+__global__ void __launch_bounds__(kThreads, 4)
+    GradientsKernel(int64_t count, int64_t rows_of_part, int64_t n,
+                    GradientRows<T> rows, const T* weight,
+                    const StatisticOf<T>* inverse, StatisticOf<T>* parts) {
+  using S = StatisticOf<T>;
+  constexpr int kPack = kPackOf<T>;
+  TESSERA_DYNAMIC_SHARED(S, sums);
+  // The next row's sums are written while the last ones may still be read.
+  TESSERA_SHARED(S, slots, 2 * kWarps);
+  const auto for_own = [&](const auto& f) {
+    for (int64_t at = int64_t{threadIdx.x} * kPack; at < n;
+         at += int64_t{kThreads} * kPack) {
+      f(at, aligned || at + kPack <= n ? kPack : static_cast<int>(n - at));
+    }
+  };
+  for_own([&](int64_t at, int valid) {
+    StoreValues<aligned>(Pack<S, kPack>{}, valid, sums + at);
+  });
+  const int64_t begin = blockIdx.x * rows_of_part;
+  const int64_t end =
+      begin + rows_of_part < count ? begin + rows_of_part : count;
+  for (int64_t i = begin; i < end; ++i) {
+    const GradientRow<T> row = rows.at(i);
+    const S scale = inverse[i];
+    const S sum = GradientSum<T, aligned>(n, row.gradient, row.x, weight, scale,
+                                          slots + (i - begin) % 2 * kWarps);
+    WriteGradient<T, aligned, true>(
+        n, row, weight, scale, sum / static_cast<S>(n),
+        [&](int64_t at, const Pack<S, kPack>& terms, int valid) {
+          auto total = LoadValues<aligned, kPack>(sums + at, valid);
+          for (int j = 0; j < kPack; ++j) total.values[j] += terms.values[j];
+          StoreValues<aligned>(total, valid, sums + at);
+        });
+  }
+  for_own([&](int64_t at, int valid) {
+    StoreValues<aligned>(LoadValues<aligned, kPack>(sums + at, valid), valid,
+                         parts + blockIdx.x * n + at);
   });
 }
 
@@ -218,42 +299,57 @@ __global__ void __launch_bounds__(kThreads)
   parts[blockIdx.y * n + column] = sum;
 }
 
+// A block for each 32 columns: each warp sums some of the parts, and the first
+// one adds their sums to the target.
 template <typename S, typename Target>
 __global__ void __launch_bounds__(kThreads)
     AddPartsKernel(int64_t count, int64_t n, const S* parts, Target* target) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= n) return;
-  S sum = static_cast<S>(target[column]);
-  for (int64_t i = 0; i < count; ++i) sum += parts[i * n + column];
+  TESSERA_SHARED(S, sums, kThreads);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t column = int64_t{blockIdx.x} * 32 + lane;
+  S sum = 0;
+  if (column < n) {
+    for (int64_t i = warp; i < count; i += kWarps) sum += parts[i * n + column];
+  }
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= n) return;
+  sum = static_cast<S>(target[column]);
+  for (int i = 0; i < kWarps; ++i) sum += sums[i * 32 + lane];
   target[column] = static_cast<Target>(sum);
 }
 
-// Many parts for a few columns, so that all multiprocessors have work.
-int64_t PartsOf(int64_t rows, int64_t n) {
-  const int64_t column_blocks = (n + kThreads - 1) / kThreads;
-  const int64_t wanted = std::max<int64_t>(132 * 8 / column_blocks, 1);
-  return std::clamp<int64_t>(std::min(wanted, (rows + 15) / 16), 1, 128);
+// The parts of rows whose columns are summed.
+struct RowParts {
+  int64_t rows_of_part = 0;
+  int64_t count = 0;
+};
+
+// Four blocks for each of 132 multiprocessors, or fewer of about four rows. The
+// sums of the parts have at most 2^22 elements.
+RowParts PartsOf(int64_t rows, int64_t n) {
+  const int64_t wanted = std::clamp<int64_t>(
+      std::min((rows + 3) / 4, (int64_t{1} << 22) / n), 1, 132 * 4);
+  const int64_t rows_of_part = (rows + wanted - 1) / wanted;
+  return {rows_of_part, (rows + rows_of_part - 1) / rows_of_part};
 }
 
-template <typename T>
-absl::Status SumColumns(KernelStream stream, Scratch& scratch, int64_t rows,
-                        int64_t n, const ColumnTerms<T>& terms,
-                        const TensorView& target) {
-  using S = StatisticOf<T>;
-  if (rows == 0 || n == 0) return absl::OkStatus();
-  const int64_t wanted = PartsOf(rows, n);
-  const int64_t rows_of_part = (rows + wanted - 1) / wanted;
-  const int64_t count = (rows + rows_of_part - 1) / rows_of_part;
+// Calls `set(parts)` to enqueue kernels that set the sums of all parts, S
+// [parts.count, n], and adds them to `target`.
+template <typename S, typename T, typename Set>
+absl::Status AddColumnSums(CudaBackend& cuda, const RowParts& parts, int64_t n,
+                           const TensorView& target, const Set& set) {
   TESSERA_ASSIGN_OR_RETURN(
       std::byte* const memory,
-      scratch.Reserve(count * n * static_cast<int64_t>(sizeof(S))));
-  S* const parts = reinterpret_cast<S*>(memory);
-  Launch(ColumnPartsKernel<T>, dim3(BlocksOf(n), static_cast<unsigned>(count)),
-         kThreads, 0, stream, rows, rows_of_part, n, terms, parts);
+      cuda.scratch.Reserve(parts.count * n * static_cast<int64_t>(sizeof(S))));
+  S* const sums = reinterpret_cast<S*>(memory);
+  set(sums);
   // The target has type T or the type of its statistics.
   const auto add = [&]<typename Target>(std::type_identity<Target>) {
-    Launch(AddPartsKernel<S, Target>, BlocksOf(n), kThreads, 0, stream, count,
-           n, parts, DataOf<Target>(target));
+    Launch(AddPartsKernel<S, Target>, static_cast<unsigned>((n + 31) / 32),
+           kThreads, 0, cuda.stream, parts.count, n, sums,
+           DataOf<Target>(target));
   };
   if (SizeInBytes(target.dtype()) == sizeof(T)) {
     add(std::type_identity<T>());
@@ -261,6 +357,19 @@ absl::Status SumColumns(KernelStream stream, Scratch& scratch, int64_t rows,
     add(std::type_identity<S>());
   }
   return absl::OkStatus();
+}
+
+template <typename T>
+absl::Status SumColumns(CudaBackend& cuda, int64_t rows, int64_t n,
+                        const ColumnTerms<T>& terms, const TensorView& target) {
+  using S = StatisticOf<T>;
+  if (rows == 0 || n == 0) return absl::OkStatus();
+  const RowParts parts = PartsOf(rows, n);
+  return AddColumnSums<S, T>(cuda, parts, n, target, [&](S* sums) {
+    Launch(ColumnPartsKernel<T>,
+           dim3(BlocksOf(n), static_cast<unsigned>(parts.count)), kThreads, 0,
+           cuda.stream, rows, parts.rows_of_part, n, terms, sums);
+  });
 }
 
 // The rows of an operand with up to three dimensions before the last.
@@ -317,10 +426,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *total = factor * sum;
 }
 
-// Calls functor(type, aligned) for the rows of these views.
+// Calls functor(type, aligned) for the rows of n elements of these views.
 template <typename Functor, typename... Views>
-absl::Status ForRowsOf(int64_t rows, DType dtype, const Functor& functor,
-                       const Views&... views) {
+absl::Status ForRowsOf(int64_t rows, int64_t n, DType dtype,
+                       const Functor& functor, const Views&... views) {
   if (rows > INT32_MAX) {
     return absl::InvalidArgumentError(
         absl::StrCat(rows,
@@ -328,12 +437,10 @@ absl::Status ForRowsOf(int64_t rows, DType dtype, const Functor& functor,
                      "several calls."));
   }
   return ForComputedType(dtype, [&]<typename T>(std::type_identity<T> type) {
-    if ((RowsAreAligned(views) && ...)) {
-      functor(type, std::true_type());
-    } else {
-      functor(type, std::false_type());
+    if (HasPacks(n, kPackOf<T>, views...)) {
+      return functor(type, std::true_type());
     }
-    return absl::OkStatus();
+    return functor(type, std::false_type());
   });
 }
 
@@ -347,7 +454,7 @@ absl::Status RunNorm(CudaBackend& cuda, const Call& call, int64_t width,
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, call.x.dtype(),
+      rows, n, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
@@ -356,8 +463,22 @@ absl::Status RunNorm(CudaBackend& cuda, const Call& call, int64_t width,
                sums == nullptr ? nullptr : DataOf<S>(*sums), DataOf<T>(call.x),
                call.x.strides()[0], DataOf<T>(call.weight), DataOf<T>(call.y),
                call.y.strides()[0], DataOf<S>(call.inverse));
+        return absl::OkStatus();
       },
-      call.x, call.y);
+      call.x, call.weight, call.y);
+}
+
+// The operands of an input gradient; `residual` may be null.
+template <typename T, typename Call>
+GradientRows<T> RowsOf(const Call& call, const ConstTensorView* residual) {
+  return {DataOf<T>(call.gradient),
+          call.gradient.strides()[0],
+          DataOf<T>(call.x),
+          call.x.strides()[0],
+          residual == nullptr ? nullptr : DataOf<T>(*residual),
+          residual == nullptr ? 0 : residual->strides()[0],
+          DataOf<T>(call.x_gradient),
+          call.x_gradient.strides()[0]};
 }
 
 // Its input gradient, plus `residual` if it adds; otherwise `residual` is x.
@@ -368,20 +489,18 @@ absl::Status RunInputGradient(CudaBackend& cuda, const Call& call,
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, call.x.dtype(),
+      rows, n, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
         Launch(InputGradientKernel<T, aligned, adds>,
                static_cast<unsigned>(rows), kThreads, 0, cuda.stream, width, n,
                sums == nullptr ? nullptr : DataOf<S>(*sums),
-               DataOf<T>(call.gradient), call.gradient.strides()[0],
-               DataOf<T>(call.x), call.x.strides()[0], DataOf<T>(call.weight),
-               DataOf<S>(call.inverse), adds ? DataOf<T>(residual) : nullptr,
-               adds ? residual.strides()[0] : int64_t{0},
-               DataOf<T>(call.x_gradient), call.x_gradient.strides()[0]);
+               RowsOf<T>(call, adds ? &residual : nullptr),
+               DataOf<T>(call.weight), DataOf<S>(call.inverse));
+        return absl::OkStatus();
       },
-      call.gradient, call.x, residual, call.x_gradient);
+      call.gradient, call.x, call.weight, residual, call.x_gradient);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNorm& call) {
@@ -411,7 +530,7 @@ absl::Status Run(CudaBackend& cuda, const op::AddRmsNorm& call) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, call.x.dtype(),
+      rows, n, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
@@ -420,20 +539,22 @@ absl::Status Run(CudaBackend& cuda, const op::AddRmsNorm& call) {
                DataOf<T>(call.residual), call.residual.strides()[0],
                DataOf<T>(call.weight), DataOf<T>(call.x), call.x.strides()[0],
                DataOf<T>(call.y), call.y.strides()[0], DataOf<S>(call.inverse));
+        return absl::OkStatus();
       },
-      call.residual, call.x, call.y);
+      call.residual, call.x, call.weight, call.y);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNormSums& call) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, call.x.dtype(),
+      rows, n, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         Launch(SquaresKernel<T, aligned>, static_cast<unsigned>(rows), kThreads,
                0, cuda.stream, n, DataOf<T>(call.x), call.x.strides()[0],
                DataOf<StatisticOf<T>>(call.sums));
+        return absl::OkStatus();
       },
       call.x);
 }
@@ -442,7 +563,7 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNormGradientSums& call) {
   const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
   if (rows == 0) return absl::OkStatus();
   return ForRowsOf(
-      rows, call.x.dtype(),
+      rows, n, call.x.dtype(),
       [&]<typename T, bool aligned>(std::type_identity<T>,
                                     std::bool_constant<aligned>) {
         using S = StatisticOf<T>;
@@ -451,34 +572,68 @@ absl::Status Run(CudaBackend& cuda, const op::RmsNormGradientSums& call) {
                call.gradient.strides()[0], DataOf<T>(call.x),
                call.x.strides()[0], DataOf<T>(call.weight),
                DataOf<S>(call.inverse), DataOf<S>(call.sums));
+        return absl::OkStatus();
       },
-      call.gradient, call.x);
+      call.gradient, call.x, call.weight);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::RmsNormWeightGradient& call) {
-  return ForComputedType(
-      call.x.dtype(), [&]<typename T>(std::type_identity<T>) {
-        return SumColumns<T>(
-            cuda.stream, cuda.scratch, call.x.shape()[0], call.x.shape()[1],
-            {DataOf<T>(call.gradient), call.gradient.strides()[0],
-             DataOf<T>(call.x), call.x.strides()[0],
-             DataOf<StatisticOf<T>>(call.inverse)},
-            call.weight_gradient);
-      });
+  return ForComputedType(call.x.dtype(), [&]<typename T>(
+                                             std::type_identity<T>) {
+    return SumColumns<T>(cuda, call.x.shape()[0], call.x.shape()[1],
+                         {DataOf<T>(call.gradient), call.gradient.strides()[0],
+                          DataOf<T>(call.x), call.x.strides()[0],
+                          DataOf<StatisticOf<T>>(call.inverse)},
+                         call.weight_gradient);
+  });
+}
+
+// Two operations if the sums of the columns exceed the shared memory.
+absl::Status Run(CudaBackend& cuda, const op::AddRmsNormGradients& call) {
+  constexpr int64_t kMostShared = 47 << 10;
+  const int64_t rows = call.x.shape()[0], n = call.x.shape()[1];
+  if (rows == 0 || n == 0) return absl::OkStatus();
+  const int64_t shared = n * SizeInBytes(call.inverse.dtype());
+  if (shared > kMostShared) {
+    TESSERA_RETURN_IF_ERROR(
+        Run(cuda, op::RmsNormWeightGradient{call.gradient, call.x, call.inverse,
+                                            call.weight_gradient}));
+    return Run(cuda, op::AddRmsNormInputGradient{
+                         call.gradient, call.x, call.weight, call.inverse,
+                         call.residual_gradient, call.x_gradient});
+  }
+  const RowParts parts = PartsOf(rows, n);
+  return ForRowsOf(
+      rows, n, call.x.dtype(),
+      [&]<typename T, bool aligned>(std::type_identity<T>,
+                                    std::bool_constant<aligned>) {
+        using S = StatisticOf<T>;
+        return AddColumnSums<S, T>(
+            cuda, parts, n, call.weight_gradient, [&](S* sums) {
+              Launch(GradientsKernel<T, aligned>,
+                     static_cast<unsigned>(parts.count), kThreads,
+                     static_cast<size_t>(shared), cuda.stream, rows,
+                     parts.rows_of_part, n,
+                     RowsOf<T>(call, &call.residual_gradient),
+                     DataOf<T>(call.weight), DataOf<S>(call.inverse), sums);
+            });
+      },
+      call.gradient, call.x, call.weight, call.residual_gradient,
+      call.x_gradient);
 }
 
 absl::Status Run(CudaBackend& cuda, const op::SumRows& call) {
   return ForComputedType(
       call.gradient.dtype(), [&]<typename T>(std::type_identity<T>) {
-        return SumColumns<T>(cuda.stream, cuda.scratch,
-                             call.gradient.shape()[0], call.gradient.shape()[1],
+        return SumColumns<T>(cuda, call.gradient.shape()[0],
+                             call.gradient.shape()[1],
                              {DataOf<T>(call.gradient),
                               call.gradient.strides()[0], nullptr, 0, nullptr},
                              call.bias_gradient);
       });
 }
 
-absl::Status Run(CudaBackend& cuda, const op::RowDots& call) {
+absl::Status SetRowDots(CudaBackend& cuda, const op::RowDots& call) {
   if (call.dots.element_count() == 0) return absl::OkStatus();
   RowStrides strides;
   const int outer = call.output.rank() - 1;
@@ -507,6 +662,10 @@ absl::Status Run(CudaBackend& cuda, const op::RowDots& call) {
       });
 }
 
+absl::Status Run(CudaBackend& cuda, const op::RowDots& call) {
+  return SetRowDots(cuda, call);
+}
+
 absl::Status Run(CudaBackend& cuda, const op::Sum& call) {
   Launch(SumKernel, 1, kThreads, 0, cuda.stream, call.factor,
          call.x.element_count(), DataOf<double>(call.x),
@@ -516,9 +675,10 @@ absl::Status Run(CudaBackend& cuda, const op::Sum& call) {
 
 void AddRowSumKernels(CudaKernelTable& table) {
   table.Add<op::RmsNorm, op::RmsNormInputGradient, op::AddRmsNorm,
-            op::AddRmsNormInputGradient, op::RmsNormSums, op::RmsNormOfSums,
-            op::RmsNormGradientSums, op::RmsNormInputGradientOfSums,
-            op::RmsNormWeightGradient, op::SumRows, op::RowDots, op::Sum>(
+            op::AddRmsNormInputGradient, op::AddRmsNormGradients,
+            op::RmsNormSums, op::RmsNormOfSums, op::RmsNormGradientSums,
+            op::RmsNormInputGradientOfSums, op::RmsNormWeightGradient,
+            op::SumRows, op::RowDots, op::Sum>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

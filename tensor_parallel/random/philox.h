@@ -54,7 +54,9 @@ class Philox {
   constexpr explicit Philox(const RandomKey& key) : key_(key) {}
 
   constexpr uint64_t Bits(uint64_t index) const {
-    return PairOf(index / 2)[index % 2];
+    const auto pair = PairOf(index / 2);
+    // Not an index, which would put the pair into memory on a GPU.
+    return index % 2 == 0 ? pair[0] : pair[1];
   }
 
   // A multiple of 2^-53.

@@ -5,13 +5,8 @@
 #include <numbers>
 
 #include "base/dtype/convert.h"
+#include "base/highway_targets.h"
 #include "base/status_macros.h"
-// Excludes targets whose vectors have no compile-time size, because vectors are
-// members of classes here; SSSE3, because all relevant processors have SSE4;
-// and AVX3_DL, whose additional instructions are not used.
-#define HWY_DISABLED_TARGETS                                                   \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | \
-   HWY_RVV)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor_parallel/random/rounded_normals.cc"
 #include "hwy/foreach_target.h"

@@ -7,7 +7,6 @@
 #define TESSERA_TENSOR_PARALLEL_SHARDING_BOX_H_
 
 #include <cstdint>
-#include <optional>
 #include <ostream>
 #include <span>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"

@@ -22,6 +22,8 @@ def _compile(ctx, toolchain, context, source):
     usage = ctx.actions.declare_file("_nvcc/%s/%s.usage" % (ctx.label.name, source.basename))
     args = ctx.actions.args()
     args.add_all(["-x", "cu", "-c", source, "-o", output, "-std=c++20", "-I."])
+    # Names of temporary files and the directory of the build are parts of symbols otherwise.
+    args.add_all(["-objtemp", "-Xcudafe", "--orig_src_path_name=" + source.path])
     args.add("-diag-suppress=554")  # A conversion operator of views that one of its instances does not need.
     args.add_all(["--resource-usage", "-ccbin", toolchain.compiler_executable, "--expt-relaxed-constexpr"])
     args.add_all([_gencode(arch) for arch in CUDA_ARCHS])
@@ -35,7 +37,7 @@ def _compile(ctx, toolchain, context, source):
     ctx.actions.run_shell(
         command = 'usage=$1; shift; "$@" 2> "$usage" || { grep -v -e "ptxas info" -e "bytes stack frame" "$usage" >&2; exit 1; }; grep -i "warning" "$usage" >&2 || true',
         arguments = [usage.path, CUDA_ROOT + "/bin/nvcc", args],
-        inputs = depset([source], transitive = [context.headers, toolchain.all_files]),
+        inputs = depset([source] + ctx.files._toolkit, transitive = [context.headers, toolchain.all_files]),
         outputs = [output, usage],
         mnemonic = "CudaCompile",
         progress_message = "Compiling %s with nvcc" % source.short_path,
@@ -69,7 +71,7 @@ def _cuda_library_impl(ctx):
     archive = library.pic_static_library or library.static_library
     return [
         DefaultInfo(files = depset([archive] if archive else [])),
-        OutputGroupInfo(resource_usage = depset([usage for _, usage in compiled])),
+        OutputGroupInfo(machine_code = depset([file for files in compiled for file in files])),
         cc_common.merge_cc_infos(direct_cc_infos = [own, CcInfo(linking_context = linking_context)], cc_infos = deps),
     ]
 
@@ -81,6 +83,7 @@ _cuda_library = rule(
         "deps": attr.label_list(providers = [CcInfo]),
         "copts": attr.string_list(),
         "_cudart": attr.label(default = "@local_cuda//:cudart"),
+        "_toolkit": attr.label(default = "@local_cuda//:toolkit"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
@@ -88,30 +91,40 @@ _cuda_library = rule(
     incompatible_use_toolchain_transition = True,
 )
 
-def cuda_library(name, target_compatible_with = [], testonly = False, **kwargs):
-    """Makes NAME, and NAME_spill_test, which fails if a kernel spills registers.
+# Fetched only where there is a toolkit.
+_DISASSEMBLER = [] if REQUIRES_CUDA else [
+    "@nvidia_cuobjdump//:nvidia/cu13/bin/cuobjdump",
+    "@nvidia_nvdisasm//:nvidia/cu13/bin/nvdisasm",
+]
+
+def cuda_library(name, target_compatible_with = [], testonly = False, narrow_kernels = [], mixed_kernels = [], **kwargs):
+    """Makes NAME, and NAME_sass_test, which checks the machine code of its kernels (sass_test.py).
 
     Args:
       name: of the library.
       target_compatible_with: in addition to the CUDA toolkit.
       testonly: of both.
+      narrow_kernels: those that do not access 16 bytes of global memory at a time.
+      mixed_kernels: those that also access single elements of one or two bytes.
       **kwargs: of the library.
     """
     compatible = target_compatible_with + REQUIRES_CUDA
     _cuda_library(name = name, target_compatible_with = compatible, testonly = testonly, **kwargs)
     native.filegroup(
-        name = name + "_resource_usage",
+        name = name + "_machine_code",
         srcs = [":" + name],
-        output_group = "resource_usage",
+        output_group = "machine_code",
         testonly = testonly,
         visibility = ["//visibility:private"],
     )
     native.sh_test(
-        name = name + "_spill_test",
-        size = "small",
-        srcs = ["//third_party/cuda:spill_test.sh"],
-        args = ["$(locations :%s_resource_usage)" % name],
-        data = [":%s_resource_usage" % name],
-        target_compatible_with = compatible,
+        name = name + "_sass_test",
+        size = "medium",
+        srcs = ["//third_party/cuda:sass_test.py"],
+        args = ["--tool=$(location %s)" % tool for tool in _DISASSEMBLER] +
+               ["--narrow=" + ",".join(narrow_kernels), "--mixed=" + ",".join(mixed_kernels)] +
+               ["$(locations :%s_machine_code)" % name],
+        data = [":%s_machine_code" % name] + _DISASSEMBLER,
+        target_compatible_with = compatible + ["@platforms//cpu:x86_64"],
         visibility = ["//visibility:private"],
     )

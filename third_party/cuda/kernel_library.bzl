@@ -14,6 +14,8 @@ def kernel_library(
         native_deps = [],
         emulated_srcs = [],
         emulated_deps = [],
+        narrow_kernels = [],
+        mixed_kernels = [],
         testonly = False,
         visibility = None):
     """Makes NAME_native, which needs the CUDA toolkit, and NAME_emulated, which does not.
@@ -28,6 +30,8 @@ def kernel_library(
       native_deps: their dependencies.
       emulated_srcs: .cc files for the emulation only.
       emulated_deps: their dependencies.
+      narrow_kernels: kernels that do not access 16 bytes of global memory at a time, for cuda_library's test.
+      mixed_kernels: kernels that also access single elements of one or two bytes, likewise.
       testonly: of NAME_native; NAME_emulated is for tests.
       visibility: of both.
     """
@@ -37,6 +41,8 @@ def kernel_library(
             srcs = kernels,
             hdrs = hdrs,
             copts = ["-DTESSERA_KERNELS=native", "-fmad=false"],
+            mixed_kernels = mixed_kernels,
+            narrow_kernels = narrow_kernels,
             testonly = testonly,
             visibility = ["//visibility:private"],
             deps = deps + ["//base/cuda:kernel"],

@@ -1,6 +1,7 @@
 """@local_python: the headers of this machine's Python, or stubs that let targets be skipped.
 
-TESSERA_PYTHON names the interpreter (default python3).
+TESSERA_PYTHON names the interpreter (default python3). TESSERA_MACHINE, set where programs are built for another machine
+(--config=aarch64), hides it.
 """
 
 # Prints Python's headers, the suffix of extension modules, Python's tag, the version of the C library, the machine and the
@@ -46,7 +47,9 @@ def _platform_tag(libc, machine):
 
 def _python_configure_impl(ctx):
     python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
-    answer = ctx.execute([python, "-c", _QUESTION]).stdout.strip().split(" ")
+    answer = []
+    if not ctx.os.environ.get("TESSERA_MACHINE"):
+        answer = ctx.execute([python, "-c", _QUESTION]).stdout.strip().split(" ")
     found = len(answer) == 6
     if not found:
         # Bazel repeats it at every build that looks here.
@@ -69,6 +72,6 @@ def _python_configure_impl(ctx):
 python_configure = repository_rule(
     doc = "Creates @local_python.",
     implementation = _python_configure_impl,
-    environ = ["PATH", "TESSERA_PYTHON"],
+    environ = ["PATH", "TESSERA_MACHINE", "TESSERA_PYTHON"],
     local = True,
 )

@@ -85,8 +85,7 @@ class WholeModel {
     }
     for (const LlamaParameter& parameter :
          model_files::LlamaParameters(reader.config())) {
-      tp::Parameter* const own =
-          parameters.at(train::RunTensorName(parameter.part, parameter.layer));
+      tp::Parameter* const own = parameters.at(parameter.name);
       const TensorView value = own->value();
       TESSERA_RETURN_IF_ERROR(
           reader.Read(parameter.part, parameter.layer, 0, parameter.shape[0],
@@ -297,13 +296,10 @@ train::RunOptions SmallGptOss() {
   train::RunOptions options = train::testing::SmallRun();
   options.model.architecture = model_files::Architecture::kGptOss;
   options.model.qkv_bias = options.model.output_bias = true;
-  options.model.sinks = true;
-  options.model.glu = tp::GluKind::kClampedGlu;
   options.model.window = 5;
   options.model.full_layers = {1, 3};
   options.model.intermediate = 5;
-  options.model.mixture = {
-      .experts = 8, .per_token = 2, .intermediate = 5, .biases = true};
+  options.model.mixture = {.experts = 8, .per_token = 2, .intermediate = 5};
   return options;
 }
 
@@ -350,7 +346,6 @@ TEST_P(TorchFilesTest, RoundTripsMixtures) {
   train::RunOptions plain = train::testing::SmallMixture();
   plain.model.mixture.dense_layers = 0;
   plain.model.mixture.shared_intermediate = 0;
-  plain.model.mixture.sigmoid = false;
   plain.router_bias_rate = 0;
   plain.model.architecture = model_files::Architecture::kQwen3Moe;
   int count = 0;
@@ -373,9 +368,6 @@ TEST(ExportModelTest, RejectsMegatronFilesForOtherModels) {
   const std::string directory = NewRunDirectory("other");
   train::RunOptions norms = train::testing::SmallRun();
   norms.model.architecture = model_files::Architecture::kOlmo2;
-  norms.model.qk_norm = norms.model.shared_qk_norm = true;
-  norms.model.input_norms = false;
-  norms.model.output_norms = true;
   train::RunOptions halves = train::testing::SmallDeepSeek(true);
   halves.model.latent.interleaved = false;
   for (const auto& [options, reason] :
@@ -486,8 +478,6 @@ TEST(CheckExportTargetTest, RejectsUsedAndImpossibleDirectories) {
 TEST(ExportModelTest, ShiftsGemmaNormsByOne) {
   train::RunOptions options = train::testing::SmallRun();
   options.model.architecture = model_files::Architecture::kGemma;
-  options.model.glu = tp::GluKind::kGeGlu;
-  options.model.scaled_embedding = true;
   options.model.tied_embeddings = true;
   options.mesh = {.dp = 2, .tp = 2};
   const std::string directory = NewRunDirectory("gemma");
@@ -626,9 +616,7 @@ void ExpectAdapters(train::RunOptions options,
                           !model_files::IsMlpMatrix(parameter.part))) {
       continue;
     }
-    const auto bits =
-        trained.at({train::RunTensorName(parameter.part, parameter.layer),
-                    zero3::StatePart::kValue});
+    const auto bits = trained.at({parameter.name, zero3::StatePart::kValue});
     std::vector<float> frozen(bits.size());
     for (size_t i = 0; i < bits.size(); ++i) {
       frozen[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]));
@@ -707,9 +695,7 @@ void ExpectStackedAdapters(train::RunOptions options) {
     if (!is_down && parameter.part != model_files::LlamaPart::kExpertsGateUp) {
       continue;
     }
-    const auto bits =
-        trained.at({train::RunTensorName(parameter.part, parameter.layer),
-                    zero3::StatePart::kValue});
+    const auto bits = trained.at({parameter.name, zero3::StatePart::kValue});
     const std::string module =
         absl::StrCat("base_model.model.model.layers.", parameter.layer,
                      ".mlp.experts.", is_down ? "" : "base_layer.");
@@ -760,11 +746,8 @@ TEST(ExportAdapterTest, GatesAndUpsOfGptOssAlternate) {
   train::RunOptions options = train::testing::SmallMixture();
   model_files::ModelConfig& model = options.model;
   model.architecture = model_files::Architecture::kGptOss;
-  model.qkv_bias = model.output_bias = model.sinks = true;
-  model.glu = tensor_parallel::GluKind::kClampedGlu;
-  model.qk_norm = false;
-  model.mixture = {
-      .experts = 8, .per_token = 2, .intermediate = 5, .biases = true};
+  model.qkv_bias = model.output_bias = true;
+  model.mixture = {.experts = 8, .per_token = 2, .intermediate = 5};
   options.router_bias_rate = 0;
   ExpectStackedAdapters(options);
 }

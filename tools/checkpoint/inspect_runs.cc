@@ -1,7 +1,5 @@
 #include "tools/checkpoint/inspect_runs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <functional>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/byte_size.h"
+#include "base/file.h"
 #include "base/json/json.h"
 #include "base/nearest_name.h"
 #include "base/quoted.h"
@@ -81,11 +80,11 @@ absl::Status NoSuchTensor(const std::string& path, std::string_view name,
 
 absl::StatusOr<std::vector<ListedRun>> ListRuns(const std::string& path) {
   const std::string manifest = absl::StrCat(path, "/", zero3::kManifestName);
-  if (access(manifest.c_str(), F_OK) == 0) {
+  if (PathExists(manifest)) {
     return std::vector<ListedRun>{ListOne(path)};
   }
   const std::string of_run = absl::StrCat(path, "/checkpoints");
-  if (access(of_run.c_str(), F_OK) == 0) return ListRuns(of_run);
+  if (PathExists(of_run)) return ListRuns(of_run);
   TESSERA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                            zero3::ListDirectory(path));
   std::vector<ListedRun> runs;

@@ -21,6 +21,7 @@
 #include "tools/checkpoint/inspect_runs.h"
 #include "tools/checkpoint/write_run.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -283,7 +284,7 @@ std::vector<Verb> CheckpointVerbs(CheckpointFlags& flags) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(checkpoint) {
   using namespace tessera::tools;
   CheckpointFlags flags;
   return RunVerb(

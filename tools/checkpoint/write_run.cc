@@ -1,7 +1,5 @@
 #include "tools/checkpoint/write_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <map>
@@ -16,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/device/host_device.h"
+#include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "base/tensor/counting_memory.h"
@@ -412,7 +411,7 @@ absl::StatusOr<std::string> WriteRun(zero3::FileCalls& calls,
                                      BlockSource source) {
   const std::string path =
       absl::StrCat(directory, "/", zero3::CheckpointName(plan.optimizer_steps));
-  if (access(path.c_str(), F_OK) == 0) {
+  if (PathExists(path)) {
     return absl::AlreadyExistsError(absl::StrCat(
         QuotedPath(path), " already exists; give another directory"));
   }

@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
+#include "tools/cli/tool_registry.h"
 
 namespace tessera::tools {
 namespace {
@@ -192,7 +193,11 @@ std::string FlagsText(const std::vector<Flag>& flags, bool all) {
 }
 
 std::string ExampleCommand(const Tool& tool) {
-  return absl::StrCat("./bazelw run //tools/", tool.name, " -- ", tool.example);
+  const std::vector<std::string> own =
+      OwnArguments({std::string(tool.example)});
+  return own.size() > 1 ? absl::StrCat("tessera ", absl::StrJoin(own, " "))
+                        : absl::StrCat("./bazelw run //tools/", tool.name,
+                                       " -- ", tool.example);
 }
 
 std::string Synopsis(const Verb& verb) {

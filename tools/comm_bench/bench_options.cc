@@ -1,7 +1,6 @@
 #include "tools/comm_bench/bench_options.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -53,11 +52,13 @@ absl::StatusOr<OpKind> ParseCollective(std::string_view item) {
 }
 
 absl::StatusOr<std::string> ParseAlgorithmName(std::string_view item) {
-  if (item == "all" || item == "adaptive") return std::string(item);
-  TESSERA_ASSIGN_OR_RETURN(const collectives::Algorithm algorithm,
-                           collectives::ParseAlgorithm(item),
-                           absl::InvalidArgumentError(absl::StrCat(
-                               _.message(), "; also all and adaptive")));
+  if (item == "all" || item == "adaptive" || item == "prepared") {
+    return std::string(item);
+  }
+  TESSERA_ASSIGN_OR_RETURN(
+      const collectives::Algorithm algorithm, collectives::ParseAlgorithm(item),
+      absl::InvalidArgumentError(
+          absl::StrCat(_.message(), "; also all, adaptive and prepared")));
   return std::string(AlgorithmName(algorithm));
 }
 
@@ -111,11 +112,13 @@ Flag CheckFlag(BenchOptions& o) {
 }
 
 // A flag of nccl-tests: its letter, its long name (empty: as here), and the
-// flag here.
+// flag here, or without a counterpart its usual value there, which scripts may
+// give.
 struct NcclFlag {
   char letter;
   std::string_view name;
   std::string_view own;
+  std::string_view usual = "";
 };
 
 constexpr NcclFlag kNcclFlags[] = {{'b', "minbytes", "min_bytes"},
@@ -131,25 +134,29 @@ constexpr NcclFlag kNcclFlags[] = {{'b', "minbytes", "min_bytes"},
                                    {'z', "", "blocking"},
                                    {'R', "local_register", "registered"},
                                    {'g', "", "ngpus"},
-                                   {'t', "", "nthreads"}};
+                                   {'t', "", "nthreads"},
+                                   {'m', "agg_iters", "", "1"},
+                                   {'N', "run_cycles", "", "1"},
+                                   {'p', "parallel_init", "", "0"},
+                                   {'y', "stream_null", "", "0"},
+                                   {'T', "timeout", "", "0"},
+                                   {'G', "cudagraph", "", "0"},
+                                   {'C', "report_cputime", "", "0"},
+                                   {'a', "average", "", "1"}};
 
-// A flag of nccl-tests without a counterpart here, and its usual value there,
-// which scripts may give.
-struct UsualFlag {
-  char letter;
-  std::string_view name;
-  std::string_view usual;
-};
-
-constexpr UsualFlag kUsualFlags[] = {
-    {'m', "agg_iters", "1"},      {'N', "run_cycles", "1"},
-    {'p', "parallel_init", "0"},  {'y', "stream_null", "0"},
-    {'T', "timeout", "0"},        {'G', "cudagraph", "0"},
-    {'C', "report_cputime", "0"}, {'a', "average", "1"}};
-
-// Adds the long names of nccl-tests, which --help does not list.
-void AddNcclNames(std::vector<Flag>& flags) {
-  for (const UsualFlag& nccl : kUsualFlags) {
+// Adds the names of nccl-tests, which --help does not list.
+void AddNcclNames(Tool& tool) {
+  std::vector<Flag>& flags = tool.flags;
+  for (const NcclFlag& nccl : kNcclFlags) {
+    tool.short_flags.emplace_back(nccl.letter,
+                                  nccl.own.empty() ? nccl.name : nccl.own);
+    if (nccl.name.empty()) continue;
+    const auto own = std::ranges::find(flags, nccl.own, &Flag::name);
+    if (own != flags.end()) {
+      flags.push_back(
+          {.name = nccl.name, .is_boolean = own->is_boolean, .set = own->set});
+      continue;
+    }
     flags.push_back(
         {.name = nccl.name,
          .set = [nccl](std::string_view text) -> absl::Status {
@@ -160,12 +167,6 @@ void AddNcclNames(std::vector<Flag>& flags) {
                             "omit it, or give its usual value, ",
                             nccl.usual));
          }});
-  }
-  for (const NcclFlag& nccl : kNcclFlags) {
-    const auto own = std::ranges::find(flags, nccl.own, &Flag::name);
-    if (nccl.name.empty()) continue;
-    flags.push_back(
-        {.name = nccl.name, .is_boolean = own->is_boolean, .set = own->set});
   }
 }
 
@@ -201,32 +202,22 @@ absl::Status CheckRoot(const BenchOptions& options) {
 }
 
 // As in nccl-tests, sizes grow by the factor if it is above 1, otherwise by the
-// step. A message of 0 bytes comes first if --min_bytes is 0.
+// step. After a message of 0 bytes a factor continues with 1 byte.
 absl::Status CompleteSizes(BenchOptions& o) {
-  constexpr int64_t kMostSizes = 1 << 16;
+  constexpr size_t kMostSizes = 1 << 16;
   if (o.factor == 0) o.factor = o.step_bytes > 0 ? 1 : 4;
   if (o.step_bytes == 0) o.step_bytes = 1 << 20;
-  const bool is_from_zero = o.min_bytes == 0;
-  if (o.factor > 1) {
-    if (is_from_zero && o.max_bytes == 0) {
-      o.sizes = {0};
-      return absl::OkStatus();
-    }
-    TESSERA_ASSIGN_OR_RETURN(
-        o.sizes,
-        GrowingSizes(std::max<int64_t>(1, o.min_bytes), o.max_bytes, o.factor));
-    if (is_from_zero) o.sizes.insert(o.sizes.begin(), 0);
-    return absl::OkStatus();
-  }
-  if ((o.max_bytes - o.min_bytes) / o.step_bytes >= kMostSizes) {
-    return FlagError("step_bytes", ByteSize(o.step_bytes).ToString(),
-                     absl::StrCat("gives more than ", kMostSizes,
-                                  " sizes; use a larger step"));
-  }
   if (o.min_bytes > o.max_bytes) {
     return GrowingSizes(o.min_bytes, o.max_bytes, 2).status();
   }
-  for (int64_t size = o.min_bytes; size <= o.max_bytes; size += o.step_bytes) {
+  for (int64_t size = o.min_bytes; size <= o.max_bytes;
+       size = o.factor > 1 ? std::max<int64_t>(1, size * o.factor)
+                           : size + o.step_bytes) {
+    if (o.sizes.size() == kMostSizes) {
+      return FlagError("step_bytes", ByteSize(o.step_bytes).ToString(),
+                       absl::StrCat("gives more than ", kMostSizes,
+                                    " sizes; use a larger step"));
+    }
     o.sizes.push_back(size);
   }
   return absl::OkStatus();
@@ -243,27 +234,18 @@ absl::Status CompleteDevice(BenchOptions& options) {
     return FlagError("device", options.device,
                      "expected cpu, emulated or cuda");
   }
-  const std::pair<std::string_view, bool> host_flags[] = {
-      {"registered", options.registered},
-      {"algorithm", options.algorithms != std::vector<std::string>{"engine"}}};
-  for (const auto& [flag, is_given] : host_flags) {
-    if (!is_given) continue;
-    return FlagError("device", options.device,
-                     absl::StrCat("--", flag,
-                                  " is for memory of the host; leave it out, "
-                                  "or use --device=cpu"));
-  }
-  return absl::OkStatus();
+  const bool chooses = options.algorithms != std::vector<std::string>{"engine"};
+  if (!options.registered && !chooses) return absl::OkStatus();
+  return FlagError(
+      "device", options.device,
+      absl::StrCat("--", chooses ? "algorithm" : "registered",
+                   " is for memory of the host; leave it out, or use "
+                   "--device=cpu"));
 }
 
-// nccl-tests counts ranks by the GPUs of each thread.
-void CompleteWorlds(BenchOptions& o) {
-  if (o.ngpus == 0 && o.nthreads == 0) return;
-  o.worlds = {std::max<int64_t>(1, o.ngpus) * std::max<int64_t>(1, o.nthreads)};
-}
-
-// The rows of the table: sizes, engines, operations and their operands.
-std::vector<Flag> CaseFlags(BenchOptions& o) {
+// First those of the rows: sizes, engines, operations and their operands; then
+// how each row is measured and printed.
+std::vector<Flag> Flags(BenchOptions& o) {
   return {
       ParsedFlag("min_bytes", "the smallest message; -b", "8B", o.min_bytes,
                  ParseBytes),
@@ -294,21 +276,16 @@ std::vector<Flag> CaseFlags(BenchOptions& o) {
       RangeFlag("nthreads", "see --ngpus; -t", o.nthreads, 0, 16),
       OpFlag(o),
       ListFlag("algorithm",
-               "engine (its own), adaptive, ring, tree, ..., or all", "engine",
-               o.algorithms, ParseAlgorithmName),
+               "engine (its own), adaptive, prepared (its own, by "
+               "Communicator::Prepare), ring, tree, ..., or all",
+               "engine", o.algorithms, ParseAlgorithmName),
       OrAll(ListFlag("dtype", "element types, such as f32,bf16, or all; -d",
                      "f32", o.dtypes, ParseDType),
             o.dtypes, kAllDTypes, &o.all_dtypes),
       ReductionFlag(o),
       RangeFlag("root", "the root of broadcast, reduce, ...; -r", o.root, 0,
                 kMaxWorld - 1),
-      FieldFlag("registered", "uses buffers from AllocateShared",
-                o.registered)};
-}
-
-// How each row is measured and printed.
-std::vector<Flag> MeasurementFlags(BenchOptions& o) {
-  return {
+      FieldFlag("registered", "uses buffers from AllocateShared", o.registered),
       FieldFlag(
           "bind",
           "binds each rank to its share of the processors, round-robin if "
@@ -333,38 +310,30 @@ std::vector<Flag> MeasurementFlags(BenchOptions& o) {
       FieldFlag("quiet", "no progress on stderr", o.quiet)};
 }
 
-std::vector<Flag> Flags(BenchOptions& o) {
-  std::vector<Flag> flags = CaseFlags(o);
-  std::ranges::move(MeasurementFlags(o), std::back_inserter(flags));
-  AddNcclNames(flags);
-  return flags;
-}
-
-std::vector<std::pair<char, std::string_view>> ShortFlags() {
-  std::vector<std::pair<char, std::string_view>> flags;
-  for (const NcclFlag& f : kNcclFlags) flags.emplace_back(f.letter, f.own);
-  for (const UsualFlag& f : kUsualFlags) flags.emplace_back(f.letter, f.name);
-  return flags;
-}
-
 }  // namespace
 
 Tool CommBenchTool(BenchOptions& options) {
-  return {.name = "comm_bench",
-          .summary =
-              "Times collectives on several engines and algorithms side by "
-              "side, and checks their results.",
-          .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
-          .flags = Flags(options),
-          .short_flags = ShortFlags()};
+  Tool tool = {
+      .name = "comm_bench",
+      .summary =
+          "Times collectives on several engines and algorithms side by "
+          "side, and checks their results.",
+      .example = "-b 8 -e 64M -f 4 --engine=shared_memory,mpi --np=2,4",
+      .flags = Flags(options)};
+  AddNcclNames(tool);
+  return tool;
 }
 
-absl::Status CompleteOptions(BenchOptions& options) {
-  TESSERA_RETURN_IF_ERROR(CompleteSizes(options));
-  CompleteWorlds(options);
-  TESSERA_RETURN_IF_ERROR(CheckRoot(options));
-  TESSERA_RETURN_IF_ERROR(CompleteDevice(options));
-  return CheckTypes(options);
+absl::Status CompleteOptions(BenchOptions& o) {
+  TESSERA_RETURN_IF_ERROR(CompleteSizes(o));
+  // nccl-tests counts ranks by the GPUs of each thread.
+  if (o.ngpus > 0 || o.nthreads > 0) {
+    o.worlds = {std::max<int64_t>(1, o.ngpus) *
+                std::max<int64_t>(1, o.nthreads)};
+  }
+  TESSERA_RETURN_IF_ERROR(CheckRoot(o));
+  TESSERA_RETURN_IF_ERROR(CompleteDevice(o));
+  return CheckTypes(o);
 }
 
 absl::StatusOr<BenchOptions> ParseOptions(

@@ -34,7 +34,7 @@ struct BenchOptions {
   int64_t ngpus = 0;
   int64_t nthreads = 0;
   std::vector<collectives::OpKind> ops = {collectives::OpKind::kAllReduce};
-  // "all", "engine", "adaptive" or names.
+  // "all", "engine", "adaptive", "prepared" or names.
   std::vector<std::string> algorithms = {"engine"};
   std::vector<DType> dtypes = {DType::kF32};
   std::vector<collectives::ReduceOp> reductions = {collectives::ReduceOp::kSum};

@@ -27,12 +27,12 @@ TEST(BenchOptionsTest, ParsesListsAndShortFlags) {
       const BenchOptions options,
       ParseOptions({"--engine=shared_memory,mpi", "--np=2,4,8",
                     "--op=all_reduce,barrier",
-                    "--algorithm=engine,ring,adaptive", "-d", "f32,bf16", "-o",
+                    "--algorithm=engine,ring,prepared", "-d", "f32,bf16", "-o",
                     "max", "-n", "20", "-w", "5", "-c", "0"}));
   EXPECT_THAT(options.engines, ElementsAre("shared_memory", "mpi"));
   EXPECT_THAT(options.worlds, ElementsAre(2, 4, 8));
   EXPECT_THAT(options.ops, ElementsAre(OpKind::kAllReduce, OpKind::kBarrier));
-  EXPECT_THAT(options.algorithms, ElementsAre("engine", "ring", "adaptive"));
+  EXPECT_THAT(options.algorithms, ElementsAre("engine", "ring", "prepared"));
   EXPECT_THAT(options.dtypes, ElementsAre(DType::kF32, DType::kBF16));
   EXPECT_THAT(options.reductions, ElementsAre(collectives::ReduceOp::kMax));
   EXPECT_EQ(options.iterations, 20);

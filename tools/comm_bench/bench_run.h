@@ -1,33 +1,63 @@
-// RunSchedule: measures every case with one number of ranks. Every process of
-// the job runs it; all take the same decisions.
+// RunSchedule: measures every case with one number of ranks. Rank 0 takes all
+// decisions; the other processes of the job execute the tasks that it sends.
 //
 // All engines are created once and live in the same processes. Within a case
 // the variants take turns in short rounds, forwards and backwards, so that
 // disturbances of the machine affect all alike. Processes without a rank of the
-// engine under test sleep in a collective of a group of their own, on which
-// processes also exchange times.
+// engine under test sleep in a collective of a group of their own, over which
+// tasks and times are exchanged.
 #ifndef TESSERA_TOOLS_COMM_BENCH_BENCH_RUN_H_
 #define TESSERA_TOOLS_COMM_BENCH_BENCH_RUN_H_
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/bootstrap/store.h"
+#include "collectives/bootstrap/join_job.h"
 #include "collectives/operation/operation.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/comm_bench/bench_options.h"
-#include "tools/comm_bench/bench_rank.h"
 
 namespace tessera::tools {
 
-// The variants of options.algorithms that an engine has for `op`, in that
-// order. "all" is the engine's own, if it has one, then every algorithm.
-std::vector<Variant> VariantsFor(const BenchOptions& options,
-                                 const Capabilities& engine,
-                                 collectives::OpKind op);
+// For memory of "cpu": in_process, shared_memory, and those whose registration
+// is linked (collectives/engine/engine_registry.h), such as auto for several
+// hosts; mpi_blocking is mpi with its option `blocking`. For "cuda": cuda,
+// whose ranks are threads that take the GPUs in turn, and nccl, a process for
+// each GPU. For "emulated": emulated, whose ranks are threads with one device.
+struct BenchEngine {
+  std::string device;
+  std::string name;
+
+  // InvalidArgument with the known names if there is no such engine.
+  absl::Status Check() const;
+  // Ranks are threads of one process.
+  bool IsThreads() const;
+  // Processes have to be started by mpirun.
+  bool IsMpi() const { return name == "mpi" || name == "mpi_blocking"; }
+};
+
+// One way to execute an operation, which a case compares with others. Without
+// an algorithm the communicator chooses: its default, or the adaptive choice.
+struct Variant {
+  std::optional<collectives::Algorithm> algorithm = std::nullopt;
+  bool adaptive = false;
+  bool prepared = false;  // By Communicator::Prepare.
+
+  // "ring", "engine", "adaptive", "prepared".
+  std::string Name() const;
+  friend bool operator==(const Variant&, const Variant&) = default;
+};
+
+// The variants of `algorithms` for `op` of an engine that implements it or not,
+// and has messages or not, in that order. "all" is the engine's own, if it has
+// one, then every algorithm.
+std::vector<Variant> VariantsFor(const std::vector<std::string>& algorithms,
+                                 collectives::OpKind op, bool is_implemented,
+                                 bool has_transport);
 
 // The operations of a batch if one takes `seconds`: enough for 40 us, at least
 // 1 and at most 64. On a device enough for 2 ms, at most 1024, so that the time
@@ -38,32 +68,16 @@ int64_t BatchFor(double seconds, bool on_device);
 std::vector<double> SlowestOf(const std::vector<std::vector<double>>& by_rank,
                               size_t count);
 
-// 0 without values.
-double Median(std::vector<double> values);
+// Receives what a run reports: {"row": columns}, from RowToJson, of a finished
+// case, or {"progress": text}, the current measurement.
+using Report = std::function<void(const nlohmann::ordered_json& line)>;
 
-struct BenchEvents {
-  // A row, as RowToJson and RowToText give it, of a finished case.
-  std::function<void(const nlohmann::ordered_json& row,
-                     const std::string& text)>
-      on_row;
-  // The current measurement, for a progress display and for errors.
-  std::function<void(const std::string&)> on_progress;
-};
-
-// The number of ranks, and this process's place among those of its host.
-struct BenchPlace {
-  int64_t world = 1;
-  int64_t local_rank = 0;
-  int64_t local_world = 1;
-};
-
-// `store` connects the processes of the job: a process for each of the ranks,
-// or one for all if all engines have threads. `fail` is called, on any
-// thread, with the error of a rank, which names engine and rank: Internal for a
-// wrong result. It must end the process, because other ranks wait for this one.
-// Calls `events` in every process.
-absl::Status RunSchedule(const BenchOptions& options, const BenchPlace& place,
-                         collectives::Store& store, const BenchEvents& events,
+// `job` has a process for each of the `world` ranks, or one for all if all
+// engines have threads. `fail` is called, on any thread, with the error of a
+// rank, which names engine and rank: Internal for a wrong result. It must end
+// the process, because other ranks wait for this one. Calls `report` on rank 0.
+absl::Status RunSchedule(const BenchOptions& options, int64_t world,
+                         const collectives::Job& job, const Report& report,
                          const std::function<void(const absl::Status&)>& fail);
 
 }  // namespace tessera::tools

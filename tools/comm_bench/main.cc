@@ -1,5 +1,4 @@
+#include "tools/cli/tool_registry.h"
 #include "tools/comm_bench/comm_bench_main.h"
 
-int main(int argc, char** argv) {
-  return tessera::tools::CommBenchMain(argc, argv);
-}
+TESSERA_TOOL(comm_bench) { return tessera::tools::CommBenchMain(argc, argv); }

@@ -67,18 +67,19 @@ Table Converted(DType from, std::span<const std::byte> elements, DType to) {
   return converted;
 }
 
-double Decode(DType dtype, const std::byte* element) {
-  double value = 0;
-  static_cast<void>(
-      Convert(dtype, {element, static_cast<size_t>(SizeInBytes(dtype))},
-              DType::kF64, std::as_writable_bytes(std::span(&value, 1))));
-  return value;
+Table Encoded(std::span<const double> values, DType dtype) {
+  return Converted(DType::kF64, std::as_bytes(values), dtype);
+}
+
+std::vector<double> Decoded(DType dtype, std::span<const std::byte> elements) {
+  const Table bytes = Converted(dtype, elements, DType::kF64);
+  std::vector<double> values(bytes.size() / sizeof(double));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
 }
 
 bool IsRepresentable(DType dtype, double value) {
-  const Table element =
-      Converted(DType::kF64, std::as_bytes(std::span(&value, 1)), dtype);
-  return Decode(dtype, element.data()) == value;
+  return Decoded(dtype, Encoded({&value, 1}, dtype))[0] == value;
 }
 
 // The reduction of all ranks' sequences.
@@ -93,13 +94,6 @@ Table Reduce(const Combination& combination, const Table& inputs,
   void* const periods[] = {reduced.data(), reduced.data() + kPeriod * size};
   Combine(combination, sources, periods, kPeriod);
   return reduced;
-}
-
-double Largest(DType dtype, const Table& table) {
-  std::vector<double> values(2 * kPeriod);
-  static_cast<void>(Convert(dtype, table, DType::kF64,
-                            std::as_writable_bytes(std::span(values))));
-  return *std::max_element(values.begin(), values.end());
 }
 
 // The distance from 1 to the next number of a floating-point type.
@@ -123,10 +117,10 @@ absl::StatusOr<Pattern> Pattern::Create(DType dtype, const Reduction& reduction,
   sum.divisor = 1;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const std::vector<double> periods = MakePeriods(reduction, world, attempt);
-    const Table inputs =
-        Converted(DType::kF64, std::as_bytes(std::span(periods)), wide);
-    const double largest = std::max(Largest(wide, inputs),
-                                    Largest(wide, Reduce(sum, inputs, world)));
+    const Table inputs = Encoded(periods, wide);
+    const double largest =
+        std::max(std::ranges::max(periods),
+                 std::ranges::max(Decoded(wide, Reduce(sum, inputs, world))));
     // No partial result is rounded: products are powers of two, and if two
     // consecutive numbers are representable, all smaller ones are.
     if (!IsRepresentable(dtype, largest) ||
@@ -176,15 +170,16 @@ absl::Status Pattern::Check(const Table& table, int64_t phase,
   for (int64_t done = 0; done < result.count; done += kPeriod) {
     const int64_t count = std::min(kPeriod, result.count - done);
     const std::byte* got = result.Bytes() + done * size;
-    if (std::memcmp(got, expected, static_cast<size_t>(count * size)) == 0) {
-      continue;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const double want = Decode(dtype_, expected + i * size);
-      const double have = Decode(dtype_, got + i * size);
+    const auto bytes = static_cast<size_t>(count * size);
+    if (std::memcmp(got, expected, bytes) == 0) continue;
+    const std::vector<double> wanted = Decoded(dtype_, {expected, bytes});
+    const std::vector<double> values = Decoded(dtype_, {got, bytes});
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const double want = wanted[i], have = values[i];
       if (std::abs(have - want) <= tolerance_ * want) continue;
-      return absl::InternalError(absl::StrCat("element ", done + i, " is ",
-                                              have, ", expected ", want));
+      return absl::InternalError(
+          absl::StrCat("element ", static_cast<size_t>(done) + i, " is ", have,
+                       ", expected ", want));
     }
   }
   return absl::OkStatus();
@@ -216,23 +211,14 @@ struct Layout {
   int64_t bytes = 0;
 };
 
-Layout LayOut(const OperandShape& shape, Rank rank, int64_t world) {
-  const Operation& operation = shape.operation;
-  const int64_t in = RoundUp(operation.input.bytes());
-  const int64_t out = RoundUp(operation.output.bytes());
-  if (!shape.in_place) return {0, in, in + out};
-  Layout layout = {.bytes = std::max(in, out)};
-  if (in == 0 || out == 0) return layout;
+Layout LayOut(const OperandShape& shape, Rank rank) {
+  const int64_t in = shape.operation.input.bytes();
+  const int64_t out = shape.operation.output.bytes();
+  if (!shape.in_place) return {0, RoundUp(in), RoundUp(in) + RoundUp(out)};
   // The smaller buffer is the rank's own block of the larger one.
-  const int64_t size = SizeInBytes(DTypeOf(operation));
-  if (operation.input.count > operation.output.count) {
-    layout.output_at =
-        InputBlocks(operation, world).offset(rank.value()) * size;
-  } else if (operation.input.count < operation.output.count) {
-    layout.input_at =
-        OutputBlocks(operation, world).offset(rank.value()) * size;
-  }
-  return layout;
+  return {.input_at = in < out ? rank.value() * in : 0,
+          .output_at = out < in ? rank.value() * out : 0,
+          .bytes = RoundUp(std::max(in, out))};
 }
 
 }  // namespace
@@ -266,7 +252,7 @@ absl::StatusOr<Operands> Operands::Allocate(Communicator& communicator,
                            Pattern::Create(DTypeOf(shape.operation),
                                            shape.operation.reduction, world));
   Operands operands(communicator, std::move(pattern), queue);
-  const Layout layout = LayOut(shape, communicator.rank(), world);
+  const Layout layout = LayOut(shape, communicator.rank());
   TESSERA_RETURN_IF_ERROR(operands.AllocateMemory(
       communicator, shape.registered, shape.slots * layout.bytes));
   for (int64_t slot = 0; slot < shape.slots; ++slot) {
@@ -339,23 +325,21 @@ absl::Status Operands::CheckOne(const Operation& operation,
                                 int64_t iteration) const {
   const Buffer output = OnHost(operation.output);
   if (output.count == 0) return absl::OkStatus();
+  const int64_t blocks = HasOutputBlocks(operation.kind) ? world_ : 1;
+  const int64_t count = output.count / blocks;
   // The first element of this rank's part of each message.
   const int64_t first =
-      HasInputBlocks(operation.kind)
-          ? InputBlocks(operation, world_).offset(rank_.value())
-          : 0;
+      HasInputBlocks(operation.kind) ? rank_.value() * count : 0;
   if (Reduces(operation.kind)) {
     return pattern_.CheckReduced(output, first, iteration);
   }
-  if (!HasOutputBlocks(operation.kind)) {
+  if (blocks == 1) {
     return pattern_.CheckCopied(output, operation.root, first, iteration);
   }
-  const collectives::Blocks blocks = OutputBlocks(operation, world_);
   for (int64_t r = 0; r < world_; ++r) {
-    TESSERA_RETURN_IF_ERROR(
-        pattern_.CheckCopied(output.Slice(blocks.offset(r), blocks.count(r)),
-                             Rank(r), first, iteration),
-        Annotate(_, absl::StrCat("block of rank ", r)));
+    TESSERA_RETURN_IF_ERROR(pattern_.CheckCopied(output.Slice(r * count, count),
+                                                 Rank(r), first, iteration),
+                            Annotate(_, absl::StrCat("block of rank ", r)));
   }
   return absl::OkStatus();
 }

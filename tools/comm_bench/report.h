@@ -1,4 +1,4 @@
-// Row: one measured result of the benchmark, as JSON, CSV and text.
+// Row: one measured result of the benchmark, as JSON and text.
 #ifndef TESSERA_TOOLS_COMM_BENCH_REPORT_H_
 #define TESSERA_TOOLS_COMM_BENCH_REPORT_H_
 
@@ -36,10 +36,11 @@ struct Row {
 // as nccl-tests define them; values that were not measured are null.
 nlohmann::ordered_json RowToJson(const Row& row);
 
-// A line of the text report: the columns of nccl-tests, then ratio, engine
-// and algorithm; after a heading unless `previous` is a row of the same
-// collective and number of ranks.
-std::string RowToText(const Row& row, const Row* previous);
+// A line of the text report from RowToJson's: the columns of nccl-tests, then
+// ratio, engine and algorithm; after a heading unless `previous`, which may be
+// null, is a row of the same collective and number of ranks.
+std::string RowToText(const nlohmann::ordered_json& row,
+                      const nlohmann::ordered_json& previous);
 
 }  // namespace tessera::tools
 

@@ -77,8 +77,8 @@ TEST(RowTest, NullIsWhatWasNotMeasured) {
 }
 
 TEST(RowTest, TextHasTheColumnsOfNcclTestsUnderAHeading) {
-  const Row row = Example();
-  const std::string text = RowToText(row, nullptr);
+  const nlohmann::ordered_json row = RowToJson(Example());
+  const std::string text = RowToText(row, {});
   EXPECT_THAT(text, HasSubstr("# all_reduce, 4 ranks\n"));
   EXPECT_THAT(text,
               HasSubstr("     1000000       250000       f32         sum    -1"
@@ -86,13 +86,14 @@ TEST(RowTest, TextHasTheColumnsOfNcclTestsUnderAHeading) {
                         "       2000    0.50    0.75      0   2.00  "
                         "shared_memory, ring\n"));
   // Whatever reads nccl-tests' output leaves out lines that begin with #.
-  EXPECT_THAT(RowToText(row, &row), Not(HasSubstr("#")));
-  Row unchecked = row;
+  EXPECT_THAT(RowToText(row, row), Not(HasSubstr("#")));
+  Row unchecked = Example();
   unchecked.checked = false;
-  EXPECT_THAT(RowToText(unchecked, &row), HasSubstr("1.50    N/A"));
-  Row other = row;
+  EXPECT_THAT(RowToText(RowToJson(unchecked), row), HasSubstr("1.50    N/A"));
+  Row other = Example();
   other.world = 8;
-  EXPECT_THAT(RowToText(other, &row), HasSubstr("# all_reduce, 8 ranks"));
+  EXPECT_THAT(RowToText(RowToJson(other), row),
+              HasSubstr("# all_reduce, 8 ranks"));
 }
 
 }  // namespace

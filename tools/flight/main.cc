@@ -8,6 +8,7 @@
 #include "base/json/json.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/flight/flight.h"
 
@@ -44,7 +45,7 @@ absl::Status Run(const FlightFlags& flags) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(flight) {
   using namespace tessera::tools;
   FlightFlags flags;
   return RunTool(

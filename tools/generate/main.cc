@@ -15,6 +15,7 @@
 #include "nlohmann/json.hpp"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/generate/model_source.h"
 #include "tools/train/sample/generate.h"
@@ -178,7 +179,7 @@ absl::Status Run(const GenerateFlags& flags) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(generate) {
   using namespace tessera::tools;
   GenerateFlags flags;
   const Tool tool = {

@@ -10,11 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_weights.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/run_identity.h"
@@ -32,11 +34,6 @@ using TokenizerPointer = std::shared_ptr<const text::Tokenizer>;
 // Models for bytes have spare tokens that fill up to a multiple of 8
 // (PresetConfig).
 constexpr int64_t kMostSpareTokens = 7;
-
-bool Exists(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 bool IsForBytes(int64_t vocabulary) {
   const int64_t bytes = text::ByteTokenizer().vocabulary_size();
@@ -76,7 +73,7 @@ std::optional<fs::path> RunOf(const std::string& checkpoint) {
   const fs::path parent = whole.parent_path();
   if (error || parent.filename() != "checkpoints") return std::nullopt;
   const fs::path run = parent.parent_path();
-  if (!Exists(run / "config.json")) return std::nullopt;
+  if (!PathExists(run / "config.json")) return std::nullopt;
   return run;
 }
 
@@ -152,7 +149,7 @@ absl::StatusOr<LoadedModel> OpenHuggingFace(const std::string& path,
 absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
                                       const std::string& tokenizer,
                                       const std::string& special_tokens) {
-  if (!Exists(path)) {
+  if (!PathExists(path)) {
     return FlagError("from", path,
                      absl::InvalidArgumentError(
                          "there is no such directory; give a run's directory, "
@@ -162,8 +159,8 @@ absl::StatusOr<LoadedModel> OpenModel(const std::string& path,
     return OpenHuggingFace(path, tokenizer, special_tokens);
   }
   const fs::path checkpoints = fs::path(path) / "checkpoints";
-  return OpenRun(Exists(checkpoints) ? checkpoints.string() : path, tokenizer,
-                 special_tokens);
+  return OpenRun(PathExists(checkpoints) ? checkpoints.string() : path,
+                 tokenizer, special_tokens);
 }
 
 }  // namespace tessera::tools

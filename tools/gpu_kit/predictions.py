@@ -19,9 +19,10 @@ _STREAM, _COPY = 0.77, (0.87, 0.90)
 _PRODUCTS = (630e12, 690e12)  # cuBLASLt in bf16 at a model's shapes: 769 to 798 at 8192 cubed on random data.
 # From cuDNN 9.19's benchmark: causal, 4096 tokens, heads of 128; two thirds of these rates for heads of 64.
 _ATTENTION = {128: (591e12, 474e12), 64: (400e12, 300e12)}
-# Bytes per token and layer moved outside of products and cuDNN, as multiples of the model's and the MLP's width.
-_WIDTH_BYTES, _MLP_BYTES = 141, 16
-_LOGITS_PASSES = 4  # Two bytes each.
+# Bytes per token and layer moved outside of products and cuDNN, as multiples of the model's and the MLP's width: those that
+# //tensor_parallel/blocks:block_traffic_test counts.
+_WIDTH_BYTES, _MLP_BYTES = 44, 16
+_LOGITS_PASSES = 3  # Two bytes each.
 _OPTIMIZER_BYTES = 30  # Per parameter: f32 gradient, weight and moments, bf16 weight.
 _TOKENS = 4096
 

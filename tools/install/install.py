@@ -90,7 +90,7 @@ def read_manifest(path):
     modules = {}
     for label, module in content["modules"].items():
         modules.setdefault(module, []).append(libraries[label])
-    return libraries, modules
+    return libraries, modules, content["files"]
 
 
 def closure(libraries, entries):
@@ -192,6 +192,16 @@ Libs: %s
     )
 
 
+C_PKG_CONFIG = """prefix=${pcfiledir}/../..
+
+Name: tessera
+Description: The C interface of Tessera
+Version: %s
+Cflags: -I${prefix}/include
+Libs: -L${prefix}/lib -ltessera
+"""
+
+
 class Tree:
     """The installed tree. Files are written atomically."""
 
@@ -219,6 +229,12 @@ class Tree:
             raise
         self.files.append(path)
 
+    def link(self, path, target):
+        temporary = os.path.join(self.prefix, path + ".install-link")
+        os.symlink(target, temporary)
+        os.rename(temporary, os.path.join(self.prefix, path))
+        self.files.append(path)
+
     def remove_stale(self):
         """Ends the installation: removes files that only an earlier installation has written."""
         try:
@@ -236,7 +252,7 @@ class Tree:
 
 
 def install(args):
-    libraries, modules = read_manifest(args.manifest)
+    libraries, modules, files = read_manifest(args.manifest)
     assign_modules(libraries, modules)
     with open(os.path.join(args.runfiles, "MODULE.bazel")) as module:
         version = re.search(r'^module\(name = "tessera", version = "([^"]+)"', module.read(), re.M).group(1)
@@ -267,6 +283,10 @@ def install(args):
     for name in sorted({library.module for library in order}):
         own = [library for library in order if library.module == name]
         tree.put("lib/pkgconfig/tessera-%s.pc" % name, text=pkg_config(name, version, own, libraries, args.runfiles))
+    for place, short in files.items():
+        tree.put(place, os.path.join(args.runfiles, short))
+    tree.link("lib/libtessera.so", "libtessera.so.1")
+    tree.put("lib/pkgconfig/tessera.pc", text=C_PKG_CONFIG % version)
     # Written last, because CMake searches for it.
     tree.put(
         cmake + "tessera-config.cmake", os.path.join(args.runfiles, "tools/install/tessera-config.cmake")

@@ -101,3 +101,9 @@ PYTHON
 # shellcheck disable=SC2046
 clang++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only headers.cc \
   $(pkg-config --cflags tessera-zero3 tessera-pipeline tessera-tensor_parallel) 2>log || { head -50 log >&2; fail "the headers"; }
+
+# The C interface.
+# shellcheck disable=SC2046
+cc -std=c99 "$here/tools/c/example.c" -o c_example $(pkg-config --cflags --libs tessera) "-Wl,-rpath,$root/lib" || fail "C"
+! ./c_example 2>out || fail "the C example joined no job"
+expect "join: " out

@@ -68,9 +68,10 @@ def _installer_impl(ctx):
     libraries = [dep[_LibrariesInfo] for dep in ctx.attr.libraries]
     manifest = ctx.actions.declare_file(ctx.label.name + ".json")
     records = depset(transitive = [library.records for library in libraries], order = "postorder")
-    ctx.actions.write(manifest, "{\"libraries\": [\n%s\n], \"modules\": %s}\n" % (
+    ctx.actions.write(manifest, "{\"libraries\": [\n%s\n], \"modules\": %s, \"files\": %s}\n" % (
         ",\n".join(records.to_list()),
         json.encode({str(dep.label): module for dep, module in ctx.attr.libraries.items()}),
+        json.encode({place: dep.files.to_list()[0].short_path for dep, place in ctx.attr.files.items()}),
     ))
     program = ctx.actions.declare_file(ctx.label.name + ".sh")
     ctx.actions.write(program, is_executable = True, content = """#!/bin/bash
@@ -82,7 +83,7 @@ exec python3 "$root/%s" --manifest="$root/%s" --runfiles="$root" "$@"
     return [DefaultInfo(
         executable = program,
         runfiles = ctx.runfiles(
-            files = [manifest, ctx.file._program] + ctx.files.data,
+            files = [manifest, ctx.file._program] + ctx.files.data + ctx.files.files,
             transitive_files = depset(transitive = [library.files for library in libraries]),
         ),
     )]
@@ -97,6 +98,7 @@ installer = rule(
             aspects = [_record_libraries],
             providers = [CcInfo],
         ),
+        "files": attr.label_keyed_string_dict(allow_files = True, doc = "Other files, each with its place in the installation."),
         "data": attr.label_list(allow_files = True),
         "_program": attr.label(default = ":install.py", allow_single_file = True),
     },

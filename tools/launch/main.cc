@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/launch/environment.h"
 #include "tools/launch/launcher.h"
@@ -170,7 +171,7 @@ absl::Status RunLaunchTool(const LaunchPlan& plan, int& exit_code) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(launch) {
   using namespace tessera::tools;
   const std::vector<std::string> all(argv + 1, argv + argc);
   LaunchArguments arguments = SplitArguments(all);

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/mesh/print.h"
 #include "tools/mesh/report.h"
@@ -117,7 +118,7 @@ absl::Status RunMeshTool(const MeshFlags& flags, std::ostream& out) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(mesh) {
   using namespace tessera::tools;
   MeshFlags flags;
   flags.options.preset = "megatron";

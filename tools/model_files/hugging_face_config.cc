@@ -459,7 +459,7 @@ absl::Status ReadAttentionFactor(const Json& rope, const ModelConfig& model,
 absl::Status ReadRopeObject(const Json& rope, const ModelConfig& model,
                             tensor_parallel::RotaryFrequencies& rotary) {
   using tensor_parallel::RotaryScaling;
-  const RopeTraits& traits = TraitsOf(model.architecture).rope;
+  const RopeTraits& traits = model.traits().rope;
   TESSERA_ASSIGN_OR_RETURN(const RopeType* const type,
                            ReadRopeType(rope, traits));
   TESSERA_RETURN_IF_ERROR(CheckRopeKeys(rope, *type));
@@ -514,7 +514,7 @@ absl::Status ReadRopeKey(const Json& object, const char* key,
 // rope_scaling is that of the layers without a window.
 absl::Status ReadRopeByLayerType(const Json& object, ModelConfig& model) {
   tensor_parallel::RotaryFrequencies local = {
-      .base = TraitsOf(model.architecture).rope.local_theta};
+      .base = model.traits().rope.local_theta};
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_local_base_freq", local.base));
   const Json* const both = Find(object, "rope_parameters");
   Json full = Json::object();
@@ -549,7 +549,7 @@ absl::Status ReadRopeByLayerType(const Json& object, ModelConfig& model) {
 // Reads the parameters of rotary positions in both formats. As in transformers
 // 5, a rope_scaling that is not empty replaces rope_parameters.
 absl::Status ReadRope(const Json& object, ModelConfig& model) {
-  const RopeTraits& traits = TraitsOf(model.architecture).rope;
+  const RopeTraits& traits = model.traits().rope;
   TESSERA_RETURN_IF_ERROR(Read(object, "rope_theta", model.rotary.base));
   TESSERA_RETURN_IF_ERROR(Read(object, kPartial, model.rotary.partial));
   if (traits.original_positions > 0) {
@@ -579,11 +579,11 @@ nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
   using tensor_parallel::RotaryScaling;
   const tensor_parallel::RotaryFrequencies& rotary = model.rotary;
   if (rotary.scaling == RotaryScaling::kNone) {
-    if (!TraitsOf(model.architecture).rope.usual_yarn) return nullptr;
+    if (!model.traits().rope.usual_yarn) return nullptr;
     return {{"rope_type", RopeTypeOf(rotary.scaling).name}};
   }
   const auto original = static_cast<double>(rotary.original_positions);
-  if (TraitsOf(model.architecture).rope.original_positions > 0 &&
+  if (model.traits().rope.original_positions > 0 &&
       rotary.attention_factor ==
           LongRopeFactor(static_cast<double>(model.max_positions) / original,
                          original)) {
@@ -627,7 +627,7 @@ nlohmann::ordered_json RopeScalingOf(const ModelConfig& model) {
 }
 
 void AddRope(const ModelConfig& model, nlohmann::ordered_json& object) {
-  const RopeTraits& traits = TraitsOf(model.architecture).rope;
+  const RopeTraits& traits = model.traits().rope;
   object["rope_theta"] = model.rotary.base;
   object["rope_scaling"] = RopeScalingOf(model);
   if (traits.partial) object[kPartial] = model.rotary.partial;
@@ -645,7 +645,7 @@ void AddRope(const ModelConfig& model, nlohmann::ordered_json& object) {
 }
 
 void AddWindows(const ModelConfig& model, nlohmann::ordered_json& object) {
-  const WindowTraits& traits = TraitsOf(model.architecture).windows;
+  const WindowTraits& traits = model.traits().windows;
   object["use_sliding_window"] = model.window > 0;
   object["sliding_window"] = nullptr;
   object["max_window_layers"] =
@@ -686,7 +686,7 @@ absl::Status ReadScores(const Json& object, const ScoreTraits& traits,
 }
 
 void AddScores(const ModelConfig& model, nlohmann::ordered_json& object) {
-  const ScoreTraits& traits = TraitsOf(model.architecture).scores;
+  const ScoreTraits& traits = model.traits().scores;
   const auto or_null = [](double cap) {
     return cap > 0 ? nlohmann::ordered_json(cap) : nlohmann::ordered_json();
   };
@@ -776,7 +776,7 @@ void AddLatent(const ModelConfig& model, nlohmann::ordered_json& object) {
   object["qk_nope_head_dim"] = latent.nope;
   object["qk_rope_head_dim"] = latent.rope;
   object["v_head_dim"] = latent.value;
-  if (TraitsOf(model.architecture).latent.has_interleave) {
+  if (model.traits().latent.has_interleave) {
     object["rope_interleave"] = latent.interleaved;
     object["num_nextn_predict_layers"] = 0;  // They are not read.
   }
@@ -814,10 +814,8 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
     mixture.balance = 0.001;
     TESSERA_RETURN_IF_ERROR(Read(object, keys.balance, mixture.balance));
   }
-  mixture.biases = keys.like_gpt_oss;
   TESSERA_RETURN_IF_ERROR(ReadGroups(object, keys, mixture));
   if (!keys.like_deepseek) return absl::OkStatus();
-  mixture.sigmoid = keys.sigmoid;
   mixture.dense_layers = keys.usual_dense_layers;
   mixture.scale = keys.usual_scale;
   int64_t shared = keys.usual_shared;
@@ -835,7 +833,7 @@ absl::Status ReadMixture(const Json& object, const MixtureTraits& keys,
 }
 
 void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
-  const MixtureTraits& keys = TraitsOf(model.architecture).mixture;
+  const MixtureTraits& keys = model.traits().mixture;
   const MixtureConfig& mixture = model.mixture;
   if (keys.experts == nullptr) return;
   object[keys.experts] = mixture.experts;
@@ -856,7 +854,7 @@ void AddMixture(const ModelConfig& model, nlohmann::ordered_json& object) {
 }
 
 absl::Status ReadModel(const Json& object, ModelConfig& model) {
-  const ArchitectureTraits& traits = TraitsOf(model.architecture);
+  const ArchitectureTraits& traits = model.traits();
   model.max_positions = traits.max_positions;
   model.rotary.base = traits.rope_theta;
   model.norm_epsilon = traits.norm_epsilon;
@@ -866,6 +864,7 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
       ReadNeeded(object, "intermediate_size", model.intermediate));
   TESSERA_RETURN_IF_ERROR(
       ReadNeeded(object, "num_hidden_layers", model.layers));
+  TESSERA_RETURN_IF_ERROR(model.ValidateLayerCount());
   TESSERA_RETURN_IF_ERROR(
       ReadNeeded(object, "num_attention_heads", model.heads));
   const bool has_usual = traits.kv_heads > 0 &&
@@ -899,13 +898,6 @@ absl::Status ReadModel(const Json& object, ModelConfig& model) {
   TESSERA_RETURN_IF_ERROR(ReadWindows(object, traits.windows, model));
   TESSERA_RETURN_IF_ERROR(ReadMixture(object, traits.mixture, model));
   TESSERA_RETURN_IF_ERROR(CheckActivation(object, traits.glu));
-  model.sinks = traits.sinks;
-  model.qk_norm = traits.qk_norm;
-  model.shared_qk_norm = traits.shared_qk_norm;
-  model.input_norms = traits.input_norms;
-  model.output_norms = traits.output_norms;
-  model.glu = traits.glu;
-  model.scaled_embedding = traits.scaled_embedding;
   return model.Validate();
 }
 
@@ -937,7 +929,7 @@ absl::Status ReadDType(const Json& object, std::optional<DType>& dtype) {
 
 // A key that is missing, unlike null, has the default of the architecture.
 absl::Status ReadTokens(const Json& object, HuggingFaceConfig& config) {
-  const ArchitectureTraits& traits = TraitsOf(config.model.architecture);
+  const ArchitectureTraits& traits = config.model.traits();
   if (!object.contains("bos_token_id")) {
     config.bos_token_id = traits.bos_token_id;
   } else if (const Json* const bos = Find(object, "bos_token_id")) {
@@ -1013,8 +1005,7 @@ absl::StatusOr<HuggingFaceConfig> ParseHuggingFaceConfig(
   TESSERA_ASSIGN_OR_RETURN(const Json object, ParseObject(json));
   HuggingFaceConfig config;
   TESSERA_ASSIGN_OR_RETURN(config.model.architecture, ReadArchitecture(object));
-  TESSERA_RETURN_IF_ERROR(
-      CheckFixedKeys(object, TraitsOf(config.model.architecture)));
+  TESSERA_RETURN_IF_ERROR(CheckFixedKeys(object, config.model.traits()));
   TESSERA_RETURN_IF_ERROR(ReadModel(object, config.model));
   TESSERA_RETURN_IF_ERROR(ReadDType(object, config.dtype));
   TESSERA_RETURN_IF_ERROR(ReadTokens(object, config));
@@ -1025,8 +1016,8 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
     const HuggingFaceConfig& config, std::string_view source) {
   const ModelConfig& model = config.model;
   TESSERA_RETURN_IF_ERROR(model.Validate());
-  const ArchitectureTraits& traits = TraitsOf(model.architecture);
-  const bool is_gelu = model.glu == tensor_parallel::GluKind::kGeGlu;
+  const ArchitectureTraits& traits = model.traits();
+  const bool is_gelu = traits.glu == tensor_parallel::GluKind::kGeGlu;
   nlohmann::ordered_json object = {
       {"architectures", {traits.class_name}},
       {"model_type", traits.model_type},
@@ -1054,7 +1045,7 @@ absl::StatusOr<std::string> FormatHuggingFaceConfig(
   AddLatent(model, object);
   AddMixture(model, object);
   if (is_gelu) object["hidden_activation"] = kGelu;
-  if (model.glu == tensor_parallel::GluKind::kClampedGlu) {
+  if (traits.glu == tensor_parallel::GluKind::kClampedGlu) {
     object["swiglu_limit"] = tensor_parallel::clamped_glu::kLimit;
     object["swiglu_alpha"] = tensor_parallel::clamped_glu::kGain;
   }

@@ -20,6 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "tools/model_files/architectures.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::model_files {
 namespace {
@@ -173,7 +174,7 @@ TEST(HuggingFaceConfigTest, ReadsLlama31MistralQwen2AndQwen3) {
   TESSERA_ASSERT_OK_AND_ASSIGN(const HuggingFaceConfig qwen3,
                                ParseHuggingFaceConfig(kQwen3));
   EXPECT_EQ(qwen3.model.architecture, Architecture::kQwen3);
-  EXPECT_TRUE(qwen3.model.qk_norm);
+  EXPECT_TRUE(qwen3.model.traits().qk_norm);
   EXPECT_EQ(qwen3.model.ParameterCount(), 596'049'920);
 
   for (const HuggingFaceConfig& config : {llama, qwen, mistral, qwen3}) {
@@ -349,7 +350,7 @@ Json Resolved(const HuggingFaceConfig& config) {
       {"norm_epsilon", model.norm_epsilon},
       {"tied", model.tied_embeddings},
       {"attention_bias", model.output_bias},
-      {"hidden_act", model.glu == tensor_parallel::GluKind::kGeGlu
+      {"hidden_act", model.traits().glu == tensor_parallel::GluKind::kGeGlu
                          ? "gelu_pytorch_tanh"
                          : "silu"},
       {"windows", windows},
@@ -432,6 +433,20 @@ TEST(HuggingFaceConfigTest, ResolvesKeysAsTransformersDoes) {
     all.emplace_back(traits.model_type);
   }
   EXPECT_THAT(seen, testing::UnorderedElementsAreArray(all));
+}
+
+TEST(HuggingFaceConfigTest, RejectsHugeLayerCountBeforeLoopsOverLayers) {
+  for (const char* const type : {"gpt_oss", "gemma2", "smollm3"}) {
+    const Json sizes = {{"model_type", type},
+                        {"vocab_size", 100},
+                        {"hidden_size", 64},
+                        {"intermediate_size", 96},
+                        {"num_hidden_layers", int64_t{1} << 60},
+                        {"num_attention_heads", 4}};
+    EXPECT_THAT(ParseHuggingFaceConfig(sizes.dump()),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("layers (num_hidden_layers)")));
+  }
 }
 
 TEST(HuggingFaceConfigTest, AllowsOnlyTheQuantisationAndLimitsOfGptOss) {

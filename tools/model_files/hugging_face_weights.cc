@@ -1,7 +1,5 @@
 #include "tools/model_files/hugging_face_weights.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <mutex>
@@ -16,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/dtype/dtype.h"
+#include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/megatron_names.h"
@@ -25,7 +24,7 @@ namespace tessera::model_files {
 namespace {
 
 bool Exists(const std::string& directory, std::string_view name) {
-  return access(absl::StrCat(directory, "/", name).c_str(), F_OK) == 0;
+  return PathExists(absl::StrCat(directory, "/", name));
 }
 
 constexpr std::string_view kEmbedding = "model.embed_tokens.weight";

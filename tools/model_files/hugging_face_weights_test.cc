@@ -19,6 +19,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/architectures.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::model_files {
 namespace {
@@ -196,8 +197,7 @@ TEST(HuggingFaceWeightsTest, ReadsEveryTensorOfDeepSeek) {
                       .per_token = 2,
                       .intermediate = 3,
                       .shared_intermediate = 3,
-                      .dense_layers = 1,
-                      .sigmoid = true};
+                      .dense_layers = 1};
     config.latent = {.query_rank = query_rank,
                      .kv_rank = 4,
                      .nope = 3,
@@ -430,10 +430,8 @@ TEST(HuggingFaceWeightsTest, ReadsFusedExperts) {
     ModelConfig config = SmallModel(false);
     config.architecture = architecture;
     const ArchitectureTraits& traits = TraitsOf(architecture);
-    config.qk_norm = traits.qk_norm;
     config.mixture = {.experts = 3, .per_token = 2, .intermediate = 5};
     if (traits.mixture.like_deepseek) {
-      config.mixture.sigmoid = true;
       config.mixture.dense_layers = 1;
       config.mixture.shared_intermediate = 5;
     }

@@ -28,7 +28,7 @@ std::string HuggingFaceName(std::string_view name, int64_t layer) {
 std::vector<Source> SourcesOfExperts(const ModelConfig& config,
                                      LlamaPart part) {
   const MixtureConfig& mixture = config.mixture;
-  const MixtureTraits& names = TraitsOf(config.architecture).mixture;
+  const MixtureTraits& names = config.traits().mixture;
   const auto name = [&](int64_t expert, std::string_view projection) {
     return absl::StrCat(names.module, ".experts.", expert, ".", projection,
                         ".weight");
@@ -48,7 +48,7 @@ std::vector<Source> SourcesOfExperts(const ModelConfig& config,
 // The tensor of all experts of GPT-OSS; nullopt for other parts and models.
 std::optional<StackedExperts> StackOf(const ModelConfig& config,
                                       LlamaPart part) {
-  if (!TraitsOf(config.architecture).mixture.like_gpt_oss) return std::nullopt;
+  if (!config.traits().mixture.like_gpt_oss) return std::nullopt;
   const MixtureConfig& mixture = config.mixture;
   const int64_t units = mixture.intermediate;
   switch (part) {
@@ -67,7 +67,7 @@ std::optional<StackedExperts> StackOf(const ModelConfig& config,
 
 // The Hugging Face tensors of a part.
 std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
-  const bool is_fused = TraitsOf(config.architecture).fused_projections;
+  const bool is_fused = config.traits().fused_projections;
   switch (part) {
     case LlamaPart::kEmbedding:
       return {{"model.embed_tokens.weight", config.vocabulary}};
@@ -110,21 +110,23 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
       if (config.IsLatent()) {
         return {{"self_attn.q_a_layernorm.weight", config.latent.query_rank}};
       }
-      return {{"self_attn.q_norm.weight",
-               config.shared_qk_norm ? config.QueryRows() : config.head_size}};
+      return {{"self_attn.q_norm.weight", config.traits().shared_qk_norm
+                                              ? config.QueryRows()
+                                              : config.head_size}};
     case LlamaPart::kKeyNorm:
       if (config.IsLatent()) {
         return {{"self_attn.kv_a_layernorm.weight", config.latent.kv_rank}};
       }
-      return {{"self_attn.k_norm.weight",
-               config.shared_qk_norm ? config.KvRows() : config.head_size}};
+      return {{"self_attn.k_norm.weight", config.traits().shared_qk_norm
+                                              ? config.KvRows()
+                                              : config.head_size}};
     case LlamaPart::kSinks:
       return {{"self_attn.sinks", config.heads}};
     case LlamaPart::kAttentionOutputNorm:
       return {{"post_attention_layernorm.weight", config.hidden}};
     case LlamaPart::kMlpNorm:
-      return {{config.output_norms ? "pre_feedforward_layernorm.weight"
-                                   : "post_attention_layernorm.weight",
+      return {{config.traits().output_norms ? "pre_feedforward_layernorm.weight"
+                                            : "post_attention_layernorm.weight",
                config.hidden}};
     case LlamaPart::kMlpOutputNorm:
       return {{"post_feedforward_layernorm.weight", config.hidden}};
@@ -137,9 +139,8 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
     case LlamaPart::kDown:
       return {{"mlp.down_proj.weight", config.hidden}};
     case LlamaPart::kRouter:
-      return {{absl::StrCat(TraitsOf(config.architecture).mixture.module, ".",
-                            TraitsOf(config.architecture).mixture.router,
-                            ".weight"),
+      return {{absl::StrCat(config.traits().mixture.module, ".",
+                            config.traits().mixture.router, ".weight"),
                config.mixture.experts}};
     case LlamaPart::kRouterBias:
       return {{"mlp.gate.e_score_correction_bias", config.mixture.experts}};
@@ -173,24 +174,49 @@ std::vector<Source> SourcesOf(const ModelConfig& config, LlamaPart part) {
   return {};
 }
 
+// By LlamaPart.
+constexpr std::array<std::string_view, 28> kPartNames = {
+    "embedding.weight",
+    "attention_norm.weight",
+    "attention.qkv.weight",
+    "attention.qkv.bias",
+    "attention.output.weight",
+    "attention.output.bias",
+    "attention.query_norm.weight",
+    "attention.key_norm.weight",
+    "attention.sinks",
+    "attention_output_norm.weight",
+    "mlp_norm.weight",
+    "mlp.gate_up.weight",
+    "mlp.down.weight",
+    "mlp.router.weight",
+    "mlp.router.bias",
+    "mlp.router.logit_bias",
+    "mlp.experts.gate_up.weight",
+    "mlp.experts.gate_up.bias",
+    "mlp.experts.down.weight",
+    "mlp.experts.down.bias",
+    "mlp.shared.gate_up.weight",
+    "mlp.shared.down.weight",
+    "mlp_output_norm.weight",
+    "attention.latent_down.weight",
+    "attention.query_up.weight",
+    "attention.kv_up.weight",
+    "head.norm.weight",
+    "head.output.weight"};
+
+std::string_view PartName(LlamaPart part) {
+  return kPartNames[static_cast<size_t>(part)];
+}
+
+bool IsNorm(LlamaPart part) {
+  return absl::EndsWith(PartName(part), "norm.weight");
+}
+
 // The second dimension; 0 for vectors.
 int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
+  if (IsNorm(part) || !absl::EndsWith(PartName(part), ".weight")) return 0;
   switch (part) {
-    case LlamaPart::kAttentionNorm:
-    case LlamaPart::kQkvBias:
-    case LlamaPart::kAttentionOutputBias:
-    case LlamaPart::kQueryNorm:
-    case LlamaPart::kKeyNorm:
-    case LlamaPart::kSinks:
-    case LlamaPart::kAttentionOutputNorm:
-    case LlamaPart::kMlpNorm:
-    case LlamaPart::kRouterBias:
-    case LlamaPart::kRouterLogitBias:
-    case LlamaPart::kExpertsGateUpBias:
-    case LlamaPart::kExpertsDownBias:
-    case LlamaPart::kMlpOutputNorm:
-    case LlamaPart::kFinalNorm:
-      return 0;
     case LlamaPart::kAttentionOutput:
       return config.OutputColumns();
     case LlamaPart::kQueryUp:
@@ -206,45 +232,6 @@ int64_t ColumnsOf(const ModelConfig& config, LlamaPart part) {
     default:
       return config.hidden;
   }
-}
-
-// By LlamaPart.
-constexpr std::array<std::string_view, 28> kPartNames = {
-    "embedding.weight",
-    "attention_norm.weight",
-    "qkv.weight",
-    "qkv.bias",
-    "attention_output.weight",
-    "attention_output.bias",
-    "query_norm.weight",
-    "key_norm.weight",
-    "sinks",
-    "attention_output_norm.weight",
-    "mlp_norm.weight",
-    "gate_up.weight",
-    "down.weight",
-    "router.weight",
-    "router.bias",
-    "router.logit_bias",
-    "experts.gate_up.weight",
-    "experts.gate_up.bias",
-    "experts.down.weight",
-    "experts.down.bias",
-    "shared.gate_up.weight",
-    "shared.down.weight",
-    "mlp_output_norm.weight",
-    "latent_down.weight",
-    "query_up.weight",
-    "kv_up.weight",
-    "norm.weight",
-    "head.weight"};
-
-std::string_view PartName(LlamaPart part) {
-  return kPartNames[static_cast<size_t>(part)];
-}
-
-bool IsNorm(LlamaPart part) {
-  return absl::EndsWith(PartName(part), "norm.weight");
 }
 
 bool InLayer(LlamaPart part) {
@@ -274,17 +261,17 @@ bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
     case LlamaPart::kKvUp:
       return config.IsLatent();
     case LlamaPart::kQueryNorm:
-      return config.qk_norm || config.latent.query_rank > 0;
+      return config.traits().qk_norm || config.latent.query_rank > 0;
     case LlamaPart::kKeyNorm:
-      return config.qk_norm || config.IsLatent();
+      return config.traits().qk_norm || config.IsLatent();
     case LlamaPart::kSinks:
-      return config.sinks;
+      return config.traits().sinks;
     case LlamaPart::kAttentionNorm:
     case LlamaPart::kMlpNorm:
-      return config.input_norms;
+      return config.traits().input_norms;
     case LlamaPart::kAttentionOutputNorm:
     case LlamaPart::kMlpOutputNorm:
-      return config.output_norms;
+      return config.traits().output_norms;
     case LlamaPart::kGateUp:
     case LlamaPart::kDown:
       return !is_mixture;
@@ -293,7 +280,7 @@ bool Has(const ModelConfig& config, LlamaPart part, int64_t layer) {
     case LlamaPart::kExpertsDown:
       return is_mixture;
     case LlamaPart::kRouterBias:
-      return is_mixture && config.mixture.sigmoid;
+      return is_mixture && config.traits().mixture.sigmoid;
     case LlamaPart::kSharedGateUp:
     case LlamaPart::kSharedDown:
       return is_mixture && config.mixture.shared_intermediate > 0;
@@ -308,7 +295,7 @@ std::optional<LlamaPart> BiasOf(const ModelConfig& config, LlamaPart part) {
   if (part == LlamaPart::kAttentionOutput && config.output_bias) {
     return LlamaPart::kAttentionOutputBias;
   }
-  if (!config.mixture.biases) return std::nullopt;
+  if (!config.traits().mixture.like_gpt_oss) return std::nullopt;
   if (part == LlamaPart::kRouter) return LlamaPart::kRouterLogitBias;
   if (part == LlamaPart::kExpertsGateUp) return LlamaPart::kExpertsGateUpBias;
   if (part == LlamaPart::kExpertsDown) return LlamaPart::kExpertsDownBias;
@@ -340,8 +327,7 @@ LlamaParameter MakeLlamaParameter(const ModelConfig& config, LlamaPart part,
   parameter.part = part;
   parameter.layer = InLayer(part) ? layer : -1;
   parameter.name = LlamaParameterName(part, layer);
-  if (IsNorm(part))
-    parameter.offset = TraitsOf(config.architecture).norm_offset;
+  if (IsNorm(part)) parameter.offset = config.traits().norm_offset;
   int64_t rows = 0;
   for (const Source& source : SourcesOf(config, part)) {
     parameter.pieces.push_back({HuggingFaceName(source.name, parameter.layer),

@@ -11,29 +11,29 @@
 // With q = heads * head_size rows, k = kv_heads * head_size, m = intermediate:
 //
 // clang-format off
-//   Tessera                            shape         Hugging Face (model. ...)
-//   embedding.weight                   vocab, hidden embed_tokens.weight
-//   layers.N.attention_norm.weight     hidden        layers.N.input_layernorm
-//   layers.N.qkv.weight                q+2k, hidden  ...self_attn.{q,k,v}_proj
-//   layers.N.qkv.bias                  q+2k          ...self_attn.{q,k,v}_proj
-//   layers.N.attention_output.weight   hidden, q     ...self_attn.o_proj
-//   layers.N.attention_output.bias     hidden        ...self_attn.o_proj
-//   layers.N.sinks                     heads         ...self_attn.sinks
-//   layers.N.query_norm.weight         head_size     ...self_attn.q_norm
-//   layers.N.key_norm.weight           head_size     ...self_attn.k_norm
-//   layers.N.attention_output_norm.weight  hidden    ...post_attention_layernorm
-//   layers.N.mlp_norm.weight           hidden        ...post_attention_layernorm
-//   layers.N.gate_up.weight            2m, hidden    ...mlp.{gate,up}_proj
-//   layers.N.down.weight               hidden, m     ...mlp.down_proj
-//   layers.N.router.weight             E, hidden     ...mlp.gate
-//   layers.N.router.bias               E             ...mlp.gate.e_score_correction_bias
-//   layers.N.experts.gate_up.weight    2Ee, hidden   ...mlp.experts.I.{gate,up}_proj
-//   layers.N.experts.down.weight       E hidden, e   ...mlp.experts.I.down_proj
-//   layers.N.shared.gate_up.weight     2s, hidden    ...mlp.shared_experts.{gate,up}_proj
-//   layers.N.shared.down.weight        hidden, s     ...mlp.shared_experts.down_proj
-//   layers.N.mlp_output_norm.weight    hidden        ...post_feedforward_layernorm
-//   norm.weight                        hidden        norm.weight
-//   head.weight                        vocab, hidden lm_head.weight
+//   Tessera                                shape          Hugging Face (model. ...)
+//   embedding.weight                       vocab, hidden  embed_tokens.weight
+//   layers.N.attention_norm.weight         hidden         layers.N.input_layernorm
+//   layers.N.attention.qkv.weight          q+2k, hidden   ...self_attn.{q,k,v}_proj
+//   layers.N.attention.qkv.bias            q+2k           ...self_attn.{q,k,v}_proj
+//   layers.N.attention.output.weight       hidden, q      ...self_attn.o_proj
+//   layers.N.attention.output.bias         hidden         ...self_attn.o_proj
+//   layers.N.attention.sinks               heads          ...self_attn.sinks
+//   layers.N.attention.query_norm.weight   head_size      ...self_attn.q_norm
+//   layers.N.attention.key_norm.weight     head_size      ...self_attn.k_norm
+//   layers.N.attention_output_norm.weight  hidden         ...post_attention_layernorm
+//   layers.N.mlp_norm.weight               hidden         ...post_attention_layernorm
+//   layers.N.mlp.gate_up.weight            2m, hidden     ...mlp.{gate,up}_proj
+//   layers.N.mlp.down.weight               hidden, m      ...mlp.down_proj
+//   layers.N.mlp.router.weight             E, hidden      ...mlp.gate
+//   layers.N.mlp.router.bias               E              ...mlp.gate.e_score_correction_bias
+//   layers.N.mlp.experts.gate_up.weight    2Ee, hidden    ...mlp.experts.I.{gate,up}_proj
+//   layers.N.mlp.experts.down.weight       E hidden, e    ...mlp.experts.I.down_proj
+//   layers.N.mlp.shared.gate_up.weight     2s, hidden     ...mlp.shared_experts.{gate,up}_proj
+//   layers.N.mlp.shared.down.weight        hidden, s      ...mlp.shared_experts.down_proj
+//   layers.N.mlp_output_norm.weight        hidden         ...post_feedforward_layernorm
+//   head.norm.weight                       hidden         norm.weight
+//   head.output.weight                     vocab, hidden  lm_head.weight
 // clang-format on
 //
 // Layers with a mixture of E experts with e hidden units each, and shared
@@ -44,17 +44,17 @@
 // pre_feedforward_layernorm. The norms of queries and keys of OLMo 2 have q and
 // k elements.
 //
-// GPT-OSS calls the router mlp.router and has biases: router.logit_bias,
-// experts.gate_up.bias and experts.down.bias are mlp.router.bias,
+// GPT-OSS calls the router mlp.router and has biases: mlp.router.logit_bias,
+// mlp.experts.gate_up.bias and mlp.experts.down.bias are mlp.router.bias,
 // mlp.experts.gate_up_proj_bias and mlp.experts.down_proj_bias. Its tensors of
 // experts, mlp.experts.gate_up_proj and so on, are stacked and transposed
 // (stacked_experts.h).
 //
 // The fused rows are in the order of tensor_parallel's QkvParts and
-// GatedMlpParts. Tied models have no head.weight; the config determines which
-// biases and head norms exist. Nothing is transposed (both sides compute x
-// w^T), and rows keep their order within a head: Hugging Face's weights expect
-// rotary positions that rotate the pairs (i, i + head_size / 2), as
+// GatedMlpParts. Tied models have no head.output.weight; the config determines
+// which biases and head norms exist. Nothing is transposed (both sides compute
+// x w^T), and rows keep their order within a head: Hugging Face's weights
+// expect rotary positions that rotate the pairs (i, i + head_size / 2), as
 // tensor_parallel's Ops::Rotate does. Gemma's files store the weights of norms
 // minus 1, as do Gemma 2 and 3. Meta's own files expect the pairs (2i, 2i + 1)
 // and are not supported. Source: transformers' modeling_llama.py.
@@ -132,7 +132,8 @@ struct LlamaParameter {
   std::optional<StackedExperts> stack = {};
 };
 
-// "layers.3.qkv.weight"; `layer` is ignored for parts outside of layers.
+// "layers.3.attention.qkv.weight", the name of the trainer's tensor; `layer` is
+// ignored for parts outside of layers.
 std::string LlamaParameterName(LlamaPart part, int64_t layer = -1);
 
 // True for matrices that LoRA adapts.

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/sharding/fused_partition.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::model_files {
 namespace {
@@ -82,7 +83,7 @@ TEST(LlamaNamesTest, BiasesFollowTheirWeights) {
 
 TEST(LlamaNamesTest, NormsOfHeadsFollowTheProjections) {
   ModelConfig config = Small();
-  config.qk_norm = true;
+  config.architecture = Architecture::kQwen3;
   std::vector<std::string> names;
   for (const StoredTensor& tensor :
        HuggingFaceTensors(config, ElementType::kF32)) {
@@ -107,7 +108,7 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
   for (const std::string_view preset : PresetNames()) {
     TESSERA_ASSERT_OK_AND_ASSIGN(ModelConfig config, PresetConfig(preset));
     configs.push_back(config);
-    if (config.IsLatent() || config.sinks) continue;
+    if (config.IsLatent() || config.traits().sinks) continue;
     config.qkv_bias = config.output_bias = true;
     configs.push_back(config);
     config.architecture = Architecture::kQwen2;
@@ -115,7 +116,6 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
     configs.push_back(config);
     config.architecture = Architecture::kQwen3;
     config.qkv_bias = false;
-    config.qk_norm = true;
     configs.push_back(config);
   }
   for (const ModelConfig& config : configs) {
@@ -147,7 +147,7 @@ TEST(LlamaNamesTest, OwnParametersAreMadeOfEveryTensorOnce) {
     }
     EXPECT_EQ(own_elements, config.ParameterCount());
     for (const auto& [name, left] : elements_left) EXPECT_EQ(left, 0) << name;
-    EXPECT_EQ(names.contains("head.weight"), !config.tied_embeddings);
+    EXPECT_EQ(names.contains("head.output.weight"), !config.tied_embeddings);
   }
 }
 
@@ -180,8 +180,6 @@ TEST(LlamaNamesTest, ArchitecturesHaveTheirNames) {
                      {"post_attention_layernorm.weight", {12}}}));
   ModelConfig olmo = Small();
   olmo.architecture = Architecture::kOlmo2;
-  olmo.qk_norm = olmo.shared_qk_norm = olmo.output_norms = true;
-  olmo.input_norms = false;
   Tensors expected = TensorsOfLayer(Small());
   expected.erase("input_layernorm.weight");
   expected["post_feedforward_layernorm.weight"] = {12};
@@ -190,7 +188,6 @@ TEST(LlamaNamesTest, ArchitecturesHaveTheirNames) {
   EXPECT_EQ(TensorsOfLayer(olmo), expected);
   ModelConfig gemma = Small();
   gemma.architecture = Architecture::kGemma2;
-  gemma.output_norms = true;
   expected = TensorsOfLayer(Small());
   expected["pre_feedforward_layernorm.weight"] = {12};
   expected["post_feedforward_layernorm.weight"] = {12};

@@ -124,15 +124,15 @@ void AddStates(std::string_view module, const std::vector<int64_t>& counts,
 }  // namespace
 
 absl::Status CheckMegatron(const ModelConfig& config) {
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   std::string_view other;
-  if (config.output_norms) {
+  if (traits.output_norms) {
     other = "norms of outputs";
   } else if (traits.fused_projections) {
     other = "fused projections";
   } else if (!config.latent.interleaved) {
     other = "latent attention without rope_interleave";
-  } else if (config.output_bias != config.mixture.biases) {
+  } else if (config.output_bias != traits.mixture.like_gpt_oss) {
     other = "biases of the attention's output or of experts alone";
   } else {
     return absl::OkStatus();

@@ -6,10 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
-#include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tools/model_files/architectures.h"
 
@@ -60,7 +58,7 @@ absl::Status CheckHeads(const ModelConfig& config) {
 
 absl::Status CheckLatent(const ModelConfig& config) {
   const LatentConfig& latent = config.latent;
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   if (traits.latent.kv_rank == 0) {
     if (latent == LatentConfig()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -126,7 +124,7 @@ absl::Status CheckLayers(std::string_view name,
 
 absl::Status CheckWindow(const ModelConfig& config) {
   constexpr int64_t kMostWindow = (int64_t{1} << 31) - 1;
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   const bool allowed = traits.windows.allowed;
   if (config.window < 0 || config.window > (allowed ? kMostWindow : 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -147,7 +145,7 @@ absl::Status CheckWindow(const ModelConfig& config) {
 
 absl::Status CheckRotary(const ModelConfig& config) {
   using tensor_parallel::RotaryScaling;
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   const auto refuse = [&](auto... text) {
     return absl::InvalidArgumentError(absl::StrCat(text...));
   };
@@ -180,7 +178,7 @@ absl::Status CheckRotary(const ModelConfig& config) {
 }
 
 absl::Status CheckScores(const ModelConfig& config) {
-  const ScoreTraits& scores = TraitsOf(config.architecture).scores;
+  const ScoreTraits& scores = config.traits().scores;
   constexpr double kMost = 1e6;
   TESSERA_RETURN_IF_ERROR(CheckReal("score_scalar (query_pre_attn_scalar)",
                                     config.score_scalar, 0, scores.scalar == 0,
@@ -192,52 +190,8 @@ absl::Status CheckScores(const ModelConfig& config) {
                    true, scores.has_final_cap ? kMost : 0);
 }
 
-// A field that its architecture determines.
-absl::Status CheckFixed(const ModelConfig& config, std::string_view name,
-                        bool value, bool fixed, std::string_view what) {
-  if (value == fixed) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, " is ", value ? "true" : "false", "; ",
-      TraitsOf(config.architecture).title, " has ", fixed ? "" : "no ", what));
-}
-
-absl::Status CheckNorms(const ModelConfig& config) {
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
-  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "sinks", config.sinks,
-                                     traits.sinks, "attention sinks"));
-  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "qk_norm", config.qk_norm,
-                                     traits.qk_norm,
-                                     "norms of the heads of queries and keys"));
-  TESSERA_RETURN_IF_ERROR(CheckFixed(
-      config, "shared_qk_norm", config.shared_qk_norm, traits.shared_qk_norm,
-      "norms of all heads of queries or keys together"));
-  TESSERA_RETURN_IF_ERROR(CheckFixed(config, "input_norms", config.input_norms,
-                                     traits.input_norms,
-                                     "norms before attention and MLP"));
-  return CheckFixed(config, "output_norms", config.output_norms,
-                    traits.output_norms,
-                    "norms of the outputs of attention and MLP");
-}
-
-absl::Status CheckGates(const ModelConfig& config) {
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
-  const auto name = [](tensor_parallel::GluKind kind) {
-    using tensor_parallel::GluKind;
-    return kind == GluKind::kGeGlu        ? "GeGLU"
-           : kind == GluKind::kClampedGlu ? "clamped GLU"
-                                          : "SwiGLU";
-  };
-  if (config.glu != traits.glu) {
-    return absl::InvalidArgumentError(absl::StrCat("glu is ", name(config.glu),
-                                                   "; ", traits.title, " has ",
-                                                   name(traits.glu)));
-  }
-  return CheckFixed(config, "scaled_embedding", config.scaled_embedding,
-                    traits.scaled_embedding, "scaled embedding");
-}
-
 absl::Status CheckBiases(const ModelConfig& config) {
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   const bool qkv = config.qkv_bias, output = config.output_bias;
   const auto allow = [&](bool allowed, std::string_view which) {
     if (allowed) return absl::OkStatus();
@@ -286,7 +240,7 @@ absl::Status CheckGroups(const MixtureConfig& m,
 
 absl::Status CheckMixture(const ModelConfig& config) {
   const MixtureConfig& m = config.mixture;
-  const ArchitectureTraits& traits = TraitsOf(config.architecture);
+  const ArchitectureTraits& traits = config.traits();
   if (traits.mixture.experts == nullptr) {
     if (m == MixtureConfig()) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -317,15 +271,6 @@ absl::Status CheckMixture(const ModelConfig& config) {
                                m.dense_layers, "; it must be from 0 to ",
                                like_deepseek ? config.layers : 0));
   }
-  if (m.sigmoid != traits.mixture.sigmoid) {
-    return refuse(
-        absl::StrCat("the scores of ", traits.title, " are ",
-                     traits.mixture.sigmoid ? "sigmoids" : "softmaxes"));
-  }
-  if (m.biases != traits.mixture.like_gpt_oss) {
-    return refuse(absl::StrCat("the router and the experts of ", traits.title,
-                               m.biases ? " have no biases" : " have biases"));
-  }
   if (traits.mixture.never_normalised && m.normalise) {
     return refuse(absl::StrCat("normalise (norm_topk_prob) is true; that of ",
                                traits.title, " must be false"));
@@ -351,6 +296,10 @@ absl::Status CheckMixture(const ModelConfig& config) {
 
 }  // namespace
 
+absl::Status ModelConfig::ValidateLayerCount() const {
+  return CheckRange("layers (num_hidden_layers)", layers, kMostLayers);
+}
+
 absl::Status ModelConfig::Validate() const {
   TESSERA_RETURN_IF_ERROR(
       CheckRange("vocabulary (vocab_size)", vocabulary, kMostVocabulary));
@@ -358,17 +307,14 @@ absl::Status ModelConfig::Validate() const {
       CheckRange("hidden (hidden_size)", hidden, kMostHidden));
   TESSERA_RETURN_IF_ERROR(CheckRange("intermediate (intermediate_size)",
                                      intermediate, kMostIntermediate));
-  TESSERA_RETURN_IF_ERROR(
-      CheckRange("layers (num_hidden_layers)", layers, kMostLayers));
+  TESSERA_RETURN_IF_ERROR(ValidateLayerCount());
   TESSERA_RETURN_IF_ERROR(CheckHeads(*this));
   TESSERA_RETURN_IF_ERROR(CheckLatent(*this));
   TESSERA_RETURN_IF_ERROR(CheckRange("max_positions (max_position_embeddings)",
                                      max_positions, kMostVocabulary));
   TESSERA_RETURN_IF_ERROR(CheckRotary(*this));
   TESSERA_RETURN_IF_ERROR(CheckBiases(*this));
-  TESSERA_RETURN_IF_ERROR(CheckNorms(*this));
   TESSERA_RETURN_IF_ERROR(CheckScores(*this));
-  TESSERA_RETURN_IF_ERROR(CheckGates(*this));
   TESSERA_RETURN_IF_ERROR(CheckWindow(*this));
   TESSERA_RETURN_IF_ERROR(CheckMixture(*this));
   TESSERA_RETURN_IF_ERROR(
@@ -404,24 +350,27 @@ int64_t ModelConfig::LayerMatrixSize(int64_t layer, int64_t experts) const {
 }
 
 int64_t ModelConfig::LayerParameterCount(int64_t layer) const {
-  const int64_t heads_norms = shared_qk_norm ? QueryRows() + KvRows()
-                              : qk_norm      ? 2 * head_size
-                                        : latent.query_rank + latent.kv_rank;
+  const ArchitectureTraits& own = traits();
+  const int64_t heads_norms = own.shared_qk_norm ? QueryRows() + KvRows()
+                              : own.qk_norm
+                                  ? 2 * head_size
+                                  : latent.query_rank + latent.kv_rank;
   const int64_t norms =
-      hidden * ((input_norms ? 2 : 0) + (output_norms ? 2 : 0)) + heads_norms;
+      hidden * ((own.input_norms ? 2 : 0) + (own.output_norms ? 2 : 0)) +
+      heads_norms;
   const int64_t biases =
       (qkv_bias ? QueryRows() + 2 * KvRows() : 0) + (output_bias ? hidden : 0) +
-      (IsMixture(layer) && mixture.sigmoid ? mixture.experts : 0);
+      (IsMixture(layer) && own.mixture.sigmoid ? mixture.experts : 0);
   const int64_t of_experts =
-      IsMixture(layer) && mixture.biases
+      IsMixture(layer) && own.mixture.like_gpt_oss
           ? mixture.experts * (1 + 2 * mixture.intermediate + hidden)
           : 0;
   return LayerMatrixSize(layer, mixture.experts) + norms + biases + of_experts +
-         (sinks ? heads : 0);
+         (own.sinks ? heads : 0);
 }
 
 double ModelConfig::EmbeddingScale(DType dtype) const {
-  if (!scaled_embedding) return 1;
+  if (!traits().scaled_embedding) return 1;
   const double scale = std::sqrt(static_cast<double>(hidden));
   if (dtype == DType::kF64) return scale;
   const auto rounded = static_cast<float>(scale);
@@ -463,296 +412,6 @@ double ModelConfig::ForwardFlopsPerToken(int64_t sequence) const {
   const double attention =
       2.0 * static_cast<double>(layers * (QueryRows() + OutputColumns()));
   return 2 * static_cast<double>(weights) + attention * keys;
-}
-
-namespace {
-
-struct Preset {
-  std::string_view name;
-  ModelConfig config;
-};
-
-constexpr int64_t kByteVocabulary = 264;
-
-// The factor of the rotation is 1: mscale and mscale_all_dim are equal.
-tensor_parallel::RotaryFrequencies YarnOfDeepSeek() {
-  return {.scaling = tensor_parallel::RotaryScaling::kYarn,
-          .factor = 40,
-          .low_turns = 1,
-          .high_turns = 32,
-          .original_positions = 4096};
-}
-
-// vocabulary, hidden, intermediate, layers, heads, kv_heads, head_size,
-// {rope_theta, ...}, norm_epsilon, tied_embeddings, max_positions,
-// initializer_range, architecture, qkv_bias, output_bias, qk_norm, window,
-// window_begin, {experts, per_token, intermediate, ...}, glu, scaled_embedding
-const std::vector<Preset>& Presets() {
-  static const auto* const presets = new std::vector<Preset>{
-      {"llama-1m",
-       {kByteVocabulary, 128, 512, 4, 4, 2, 32, {1e4}, 1e-5, false, 1024}},
-      // As many active parameters as llama-1m, apart from the routers.
-      {"moe-3m",
-       {kByteVocabulary,
-        128,
-        256,
-        4,
-        4,
-        2,
-        32,
-        {1e4},
-        1e-5,
-        false,
-        1024,
-        0.02,
-        Architecture::kMixtral,
-        false,
-        false,
-        false,
-        0,
-        0,
-        {8, 2, 256, 0, 0, false, true, 1, 0.001}}},
-      {"llama-10m",
-       {kByteVocabulary, 256, 832, 12, 8, 4, 32, {1e4}, 1e-5, false, 2048}},
-      {"llama-50m",
-       {kByteVocabulary, 512, 1536, 16, 8, 4, 64, {1e4}, 1e-5, false, 2048}},
-      {"llama-125m",
-       {32000, 768, 2048, 12, 12, 4, 64, {1e4}, 1e-5, false, 2048}},
-      {"smollm2-135m",
-       {49152, 576, 1536, 30, 9, 3, 64, {1e5}, 1e-5, true, 8192, 1.0 / 24}},
-      {"smollm2-360m",
-       {49152, 960, 2560, 32, 15, 5, 64, {1e5}, 1e-5, true, 8192}},
-      {"qwen2.5-0.5b",
-       {151936,
-        896,
-        4864,
-        24,
-        14,
-        2,
-        64,
-        {1e6},
-        1e-6,
-        true,
-        32768,
-        0.02,
-        Architecture::kQwen2,
-        true}},
-      {"qwen3-0.6b",
-       {151936,
-        1024,
-        3072,
-        28,
-        16,
-        8,
-        128,
-        {1e6},
-        1e-6,
-        true,
-        40960,
-        0.02,
-        Architecture::kQwen3,
-        false,
-        false,
-        true}},
-      {"llama-1b",
-       {32000, 2048, 5632, 22, 32, 4, 64, {1e4}, 1e-5, false, 2048}},
-      {"llama3.2-1b",
-       {128256,
-        2048,
-        8192,
-        16,
-        32,
-        8,
-        64,
-        {5e5, tensor_parallel::RotaryScaling::kLlama3, 32, 1, 4, 8192},
-        1e-5,
-        true,
-        131072}},
-      {"smollm2-1.7b",
-       {49152, 2048, 8192, 24, 32, 32, 64, {130000}, 1e-5, true, 8192}},
-      {"gemma-2b",
-       {256000,
-        2048,
-        16384,
-        18,
-        8,
-        1,
-        256,
-        {1e4},
-        1e-6,
-        true,
-        8192,
-        0.02,
-        Architecture::kGemma,
-        false,
-        false,
-        false,
-        0,
-        0,
-        {},
-        tensor_parallel::GluKind::kGeGlu,
-        true}},
-      {"llama-3b",
-       {32000, 3200, 8640, 26, 32, 32, 100, {1e4}, 1e-6, false, 2048}},
-      {"llama-7b",
-       {32000, 4096, 11008, 32, 32, 32, 128, {1e4}, 1e-6, false, 2048}},
-      {"mistral-7b",
-       {32768,
-        4096,
-        14336,
-        32,
-        32,
-        8,
-        128,
-        {1e6},
-        1e-5,
-        false,
-        32768,
-        0.02,
-        Architecture::kMistral}},
-      {"llama-8b",
-       {128256, 4096, 14336, 32, 32, 8, 128, {5e5}, 1e-5, false, 8192}},
-      {"llama-13b",
-       {32000, 5120, 13824, 40, 40, 40, 128, {1e4}, 1e-6, false, 2048}},
-      {"deepseek-v2-lite",
-       {.vocabulary = 102400,
-        .hidden = 2048,
-        .intermediate = 10944,
-        .layers = 27,
-        .heads = 16,
-        .kv_heads = 16,
-        .head_size = 192,
-        .rotary = YarnOfDeepSeek(),
-        .max_positions = 163840,
-        .architecture = Architecture::kDeepSeekV2,
-        .mixture = {.experts = 64,
-                    .per_token = 6,
-                    .intermediate = 1408,
-                    .shared_intermediate = 2816,
-                    .dense_layers = 1,
-                    .normalise = false},
-        .latent = {.kv_rank = 512,
-                   .nope = 128,
-                   .rope = 64,
-                   .value = 128,
-                   .score_mscale = 0.707}}},
-      {"gpt-oss-20b",
-       {.vocabulary = 201088,
-        .hidden = 2880,
-        .intermediate = 2880,
-        .layers = 24,
-        .heads = 64,
-        .kv_heads = 8,
-        .head_size = 64,
-        .rotary = {.base = 1.5e5,
-                   .scaling = tensor_parallel::RotaryScaling::kYarn,
-                   .factor = 32,
-                   .low_turns = 1,
-                   .high_turns = 32,
-                   .original_positions = 4096,
-                   .attention_factor = 0.1 * std::log(32.0) + 1,
-                   .truncate = false},
-        .norm_epsilon = 1e-5,
-        .max_positions = 131072,
-        .architecture = Architecture::kGptOss,
-        .qkv_bias = true,
-        .output_bias = true,
-        .window = 128,
-        .mixture = {.experts = 32,
-                    .per_token = 4,
-                    .intermediate = 2880,
-                    .balance = 0.001,
-                    .biases = true},
-        .glu = tensor_parallel::GluKind::kClampedGlu,
-        .full_layers = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23},
-        .sinks = true}},
-      {"qwen3-30b-a3b",
-       {151936,
-        2048,
-        6144,
-        48,
-        32,
-        4,
-        128,
-        {1e6},
-        1e-6,
-        false,
-        40960,
-        0.02,
-        Architecture::kQwen3Moe,
-        false,
-        false,
-        true,
-        0,
-        0,
-        {128, 8, 768, 0, 0, false, true, 1, 0.001}}},
-      {"mixtral-8x7b",
-       {32000,
-        4096,
-        14336,
-        32,
-        32,
-        8,
-        128,
-        {1e6},
-        1e-5,
-        false,
-        32768,
-        0.02,
-        Architecture::kMixtral,
-        false,
-        false,
-        false,
-        0,
-        0,
-        {8, 2, 14336, 0, 0, false, true, 1, 0.02}}},
-      {"llama-70b",
-       {32000, 8192, 28672, 80, 64, 8, 128, {1e4}, 1e-5, false, 4096}},
-      {"deepseek-v3",
-       {.vocabulary = 129280,
-        .hidden = 7168,
-        .intermediate = 18432,
-        .layers = 61,
-        .heads = 128,
-        .kv_heads = 128,
-        .head_size = 192,
-        .rotary = YarnOfDeepSeek(),
-        .max_positions = 163840,
-        .architecture = Architecture::kDeepSeekV3,
-        .mixture = {.experts = 256,
-                    .per_token = 8,
-                    .intermediate = 2048,
-                    .shared_intermediate = 2048,
-                    .dense_layers = 3,
-                    .sigmoid = true,
-                    .scale = 2.5,
-                    .groups = 8,
-                    .groups_per_token = 4},
-        .latent = {.query_rank = 1536,
-                   .kv_rank = 512,
-                   .nope = 128,
-                   .rope = 64,
-                   .value = 128,
-                   .score_mscale = 1}}},
-  };
-  return *presets;
-}
-
-}  // namespace
-
-absl::StatusOr<ModelConfig> PresetConfig(std::string_view name) {
-  for (const Preset& preset : Presets()) {
-    if (preset.name == name) return preset.config;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown model ", Quoted(name), "; there are ",
-                   absl::StrJoin(PresetNames(), ", ")));
-}
-
-std::vector<std::string_view> PresetNames() {
-  std::vector<std::string_view> names;
-  for (const Preset& preset : Presets()) names.push_back(preset.name);
-  return names;
 }
 
 }  // namespace tessera::model_files

@@ -4,16 +4,12 @@
 #define TESSERA_TOOLS_MODEL_FILES_MODEL_CONFIG_H_
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/dtype/dtype.h"
-#include "tensor_parallel/ops/glu.h"
 #include "tensor_parallel/ops/rotary.h"
 #include "tools/model_files/architectures.h"
 
@@ -29,14 +25,9 @@ struct MixtureConfig {
   int64_t shared_intermediate = 0;
   // The number of first layers with an MLP instead (first_k_dense_replace).
   int64_t dense_layers = 0;
-  // Scores are sigmoids, and the choice of experts adds a bias to them, as in
-  // DeepSeek-V3; otherwise scores are a softmax.
-  bool sigmoid = false;
   bool normalise = true;  // norm_topk_prob: weights add up to `scale`.
   double scale = 1;       // routed_scaling_factor
   double balance = 0;     // router_aux_loss_coef
-  // The router and the products of the experts have biases: GPT-OSS.
-  bool biases = false;
   // Groups of experts, of which a token chooses some (n_group, topk_group).
   int64_t groups = 1;
   int64_t groups_per_token = 1;
@@ -91,13 +82,12 @@ struct ModelConfig {
   int64_t max_positions = 2048;  // max_position_embeddings
   double initializer_range =
       0.02;  // Standard deviation of the initial weights.
+  // The layers and the files are those of this architecture.
   Architecture architecture = Architecture::kLlama;
   // Biases of the attention's projections. In Llama's and Qwen3's files
   // attention_bias sets both; Qwen2 always has qkv_bias.
   bool qkv_bias = false;
   bool output_bias = false;
-  // Normalises each head of queries and keys, as in Qwen3.
-  bool qk_norm = false;
   // Sliding-window attention: in the layers from window_begin on, a query
   // attends to `window` keys, including its own; 0: to all previous keys in
   // every layer. Used by Mistral (with window_begin 0), Qwen2 and Qwen3, and
@@ -105,32 +95,18 @@ struct ModelConfig {
   int64_t window = 0;
   int64_t window_begin = 0;
   MixtureConfig mixture = {};
-  // The activation of the MLP and the experts. kGeGlu is hidden_act
-  // "gelu_pytorch_tanh", as in Gemma; GPT-OSS has kClampedGlu.
-  tensor_parallel::GluKind glu = tensor_parallel::GluKind::kSwiGlu;
-  // Multiplies the rows of the embedding by the square root of their size, as
-  // in Gemma.
-  bool scaled_embedding = false;
   // Layers after window_begin without a window, ascending.
   std::vector<int64_t> full_layers = {};
   // Layers without rotary positions, ascending: SmolLM3.
   std::vector<int64_t> no_rope_layers = {};
   // In layers with a window, in place of `rotary`: Gemma 3.
   std::optional<tensor_parallel::RotaryFrequencies> local_rotary = {};
-  // Norms before attention and MLP; norms of their outputs: OLMo 2 has only
-  // these, Gemma 2 and 3 have both.
-  bool input_norms = true;
-  bool output_norms = false;
-  // qk_norm is over all heads together: OLMo 2.
-  bool shared_qk_norm = false;
   // query_pre_attn_scalar: scores are divided by its square root; 0: by that of
   // head_size.
   double score_scalar = 0;
   // attn_logit_softcapping and final_logit_softcapping; 0: no caps.
   double attention_cap = 0;
   double final_cap = 0;
-  // Each head has a trained score of a key without a value: GPT-OSS.
-  bool sinks = false;
   // With latent attention, head_size is that of queries and keys, nope + rope,
   // and kv_heads is `heads`: DeepSeek V2 and V3.
   LatentConfig latent = {};
@@ -139,10 +115,15 @@ struct ModelConfig {
   // first number out of range: vocabulary and max_positions [1, 2^31-1], hidden
   // and heads * head_size [1, 2^20], intermediate [1, 2^22], layers [1, 4096];
   // kv_heads divides heads; head_size is even; window [0, 2^31-1] and
-  // window_begin [0, layers), 0 without a window; biases, norms, windows,
-  // mixtures, glu and other fields are supported by the architecture. The
-  // functions below are exact for valid configurations.
+  // window_begin [0, layers), 0 without a window; biases, windows, mixtures and
+  // other fields are supported by the architecture. The functions below are
+  // exact for valid configurations.
   absl::Status Validate() const;
+
+  // The part of Validate() that allows loops over the layers.
+  absl::Status ValidateLayerCount() const;
+
+  const ArchitectureTraits& traits() const { return TraitsOf(architecture); }
 
   // Rows of the query projection, and of each of the key and value projections.
   int64_t QueryRows() const { return heads * head_size; }
@@ -217,15 +198,6 @@ struct ModelConfig {
   // Elements of the matrices of a layer that has `experts` experts.
   int64_t LayerMatrixSize(int64_t layer, int64_t experts) const;
 };
-
-// A model by name, from a million parameters to published shapes. The presets
-// up to llama-50m are for byte tokens: 256 bytes, the end of text, and spare
-// tokens up to a multiple of 8. InvalidArgument, with the known names, for an
-// unknown name.
-absl::StatusOr<ModelConfig> PresetConfig(std::string_view name);
-
-// From the smallest model to the largest.
-std::vector<std::string_view> PresetNames();
 
 }  // namespace tessera::model_files
 

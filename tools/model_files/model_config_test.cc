@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::model_files {
 namespace {
@@ -84,7 +85,7 @@ TEST(ModelConfigTest, CountsEveryMatrixOnce) {
   EXPECT_EQ(biased.LayerParameterCount(0), layer + 24 + 12 + 12 + 12);
   EXPECT_EQ(biased.ForwardFlopsPerToken(7), kSmall.ForwardFlopsPerToken(7));
   ModelConfig normed = kSmall;
-  normed.qk_norm = true;
+  normed.architecture = Architecture::kQwen3;
   EXPECT_EQ(normed.LayerParameterCount(0), layer + 2 * 6);
   ModelConfig tied = kSmall;
   tied.tied_embeddings = true;
@@ -194,8 +195,6 @@ TEST(ModelConfigTest, ErrorsNameFieldAndAllowedRange) {
                 "partial_rotary_factor is 0.67", "Llama turns whole heads");
   ExpectRefused([](auto& c) { c.no_rope_layers = {1}; }, "no_rope_layers has 1",
                 "it must ascend from 0, below 0");
-  ExpectRefused([](auto& c) { c.output_norms = true; }, "output_norms is true",
-                "Llama has no norms of the outputs");
   ExpectRefused([](auto& c) { c.final_cap = 30; }, "final_logit_softcapping",
                 "is 30; it must be from 0 to 0");
   ExpectRefused([](auto& c) { c.qkv_bias = true; },
@@ -208,24 +207,7 @@ TEST(ModelConfigTest, ErrorsNameFieldAndAllowedRange) {
         c.qkv_bias = c.output_bias = true;
       },
       "output_bias true", "Mistral has none");
-  ExpectRefused([](auto& c) { c.qk_norm = true; }, "qk_norm is true",
-                "Llama has no norms");
-  ExpectRefused([](auto& c) { c.scaled_embedding = true; },
-                "scaled_embedding is true", "Llama has no scaled");
-  ExpectRefused([](auto& c) { c.glu = tensor_parallel::GluKind::kGeGlu; },
-                "glu is GeGLU", "Llama has SwiGLU");
-  ExpectRefused([](auto& c) { c.architecture = Architecture::kGemma; },
-                "glu is SwiGLU", "Gemma has GeGLU");
-  const auto qwen3 = [](auto& c) {
-    c.architecture = Architecture::kQwen3;
-    c.qk_norm = true;
-  };
-  ExpectRefused(
-      [&](auto& c) {
-        qwen3(c);
-        c.qk_norm = false;
-      },
-      "qk_norm is false", "Qwen3 has norms");
+  const auto qwen3 = [](auto& c) { c.architecture = Architecture::kQwen3; };
   ExpectRefused([](auto& c) { c.window = 8; }, "window (sliding_window) is 8",
                 "Llama has none");
   ExpectRefused(

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/little_endian.h"
-#include "base/status_macros.h"
 
 namespace tessera::model_files {
 

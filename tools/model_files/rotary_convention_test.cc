@@ -50,12 +50,15 @@ TEST(RotaryConventionTest, RotateIsApplyRotaryPosEmb) {
         TESSERA_ASSERT_OK_AND_ASSIGN(
             const TensorView view,
             TensorView::Of(std::span(q), {{1, 1, size}}));
+        std::vector<double> turns(static_cast<size_t>(size));
         TESSERA_ASSERT_OK_AND_ASSIGN(
-            const ConstTensorView positions,
-            ConstTensorView::Of(std::span<const int64_t>(&position, 1), {{1}}));
-        TESSERA_ASSERT_OK(ops.Run(tensor_parallel::op::Rotate{
+            const TensorView table,
+            TensorView::Of(std::span(turns), {{1, size}}));
+        tensor_parallel::SetRotaryTable(
             tensor_parallel::RotaryFrequencies{.base = theta}.Of(size, 2048),
-            /*inverse=*/false, positions, view}));
+            std::span<const int64_t>(&position, 1), table);
+        TESSERA_ASSERT_OK(ops.Run(
+            tensor_parallel::op::Rotate{/*inverse=*/false, table, view}));
         for (size_t i = 0; i < q.size(); ++i) {
           ASSERT_NEAR(q[i], expected[i], 1e-9) << size << " " << position;
         }

@@ -14,19 +14,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype/dtype.h"
 #include "base/os/atomic_file.h"
 #include "base/os/unique_fd.h"
 #include "base/tensor/tensor_view.h"

@@ -1,9 +1,5 @@
 #include "tools/model_files/torch_checkpoint.h"
 
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -20,6 +16,7 @@
 #include "tools/model_files/megatron_names.h"
 #include "tools/model_files/model_config.h"
 #include "tools/model_files/pickle.h"
+#include "tools/model_files/presets.h"
 #include "tools/model_files/torch_archive.h"
 
 namespace tessera::model_files {

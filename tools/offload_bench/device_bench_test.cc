@@ -1,6 +1,5 @@
 // Copies and simulated steps on an emulated device.
 #include <cmath>
-#include <cstdint>
 #include <sstream>
 #include <string>
 #include <vector>

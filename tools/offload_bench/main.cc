@@ -1,7 +1,6 @@
 // The offload_bench tool: the file tier and copies to a GPU against their
 // bandwidth limits, and simulated training steps with offload.
 #include <iostream>
-#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/byte_size.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "nlohmann/json.hpp"
 
 namespace tessera::offload_bench {
@@ -38,8 +38,8 @@ PassTime TimeOf(std::vector<double> seconds) {
   return time;
 }
 
-double SecondsSince(absl::Time start) {
-  return absl::ToDoubleSeconds(absl::Now() - start);
+double SecondsSince(absl::Duration start) {
+  return absl::ToDoubleSeconds(SteadyNow() - start);
 }
 
 // One round; appends the times to the lists.
@@ -72,7 +72,7 @@ absl::StatusOr<Comparison> CompareInTurns(const Pass& subject,
   TESSERA_RETURN_IF_ERROR(subject().status());
   TESSERA_RETURN_IF_ERROR(limit().status());
   std::vector<double> subjects, limits;
-  const absl::Time start = absl::Now();
+  const absl::Duration start = SteadyNow();
   for (int64_t turn = 0; turn < kLeastTurns || SecondsSince(start) < seconds;
        ++turn) {
     if (turn % 2 == 0) {
@@ -90,7 +90,7 @@ Pass Timed(std::function<absl::Status()> work) {
   return [=, work = std::move(work)]() -> absl::StatusOr<double> {
     const bool first = *repeats == 0;
     int64_t done = 0;
-    const absl::Time start = absl::Now();
+    const absl::Duration start = SteadyNow();
     do {
       TESSERA_RETURN_IF_ERROR(work());
       ++done;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "base/arithmetic.h"
 
 namespace tessera::plan {
 namespace {
@@ -17,8 +18,6 @@ constexpr int64_t kTileM = 128;
 constexpr int64_t kTileN = 256;
 // The prologue of a tile, as additional steps along the inner dimension.
 constexpr double kPrologue = 192;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The rate of attention with heads of 128 in bf16, as a share of 989.5 Tflop/s,
 // at lengths of 2048, 4096, 8192 and 16384.

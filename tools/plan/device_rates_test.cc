@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/predict/pipeline_plan.h"
 #include "tools/train/settings/run_options.h"
 

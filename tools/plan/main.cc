@@ -8,6 +8,7 @@
 #include "base/byte_size.h"
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/mesh/report.h"
 #include "tools/plan/request.h"
@@ -74,7 +75,7 @@ absl::Status RunPlanTool(PlanFlags& flags, std::ostream& out) {
 }  // namespace
 }  // namespace tessera::plan
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(plan) {
   using namespace tessera;
   plan::PlanFlags flags;
   const tools::Tool tool = {

@@ -12,6 +12,7 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "topology/config/strategies.h"
 
 namespace tessera::plan {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tensor_parallel/blocks/transformer_block.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/plan/pricer.h"
 #include "tools/plan/traffic.h"
 #include "tools/train/predict/predict_rank.h"
@@ -47,14 +48,12 @@ PlanRequest SmallRequest(const std::string& cluster, int64_t ranks) {
 PlanRequest SmallMixture(const std::string& cluster, int64_t ranks) {
   PlanRequest request = SmallRequest(cluster, ranks);
   request.model.architecture = model_files::Architecture::kDots1;
-  request.model.qk_norm = true;
   request.model.layers = 3;
   request.model.mixture = {.experts = 4,
                            .per_token = 2,
                            .intermediate = 64,
                            .shared_intermediate = 64,
-                           .dense_layers = 1,
-                           .sigmoid = true};
+                           .dense_layers = 1};
   request.batch = 4;
   return request;
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
@@ -144,12 +143,10 @@ TEST(PassTrafficTest, MatchesDryRunForMixtures) {
                              .per_token = 2,
                              .intermediate = 12,
                              .shared_intermediate = is_shared ? 12 : 0,
-                             .dense_layers = is_shared ? 1 : 0,
-                             .sigmoid = is_shared};
+                             .dense_layers = is_shared ? 1 : 0};
     options.model.architecture = is_shared
                                      ? model_files::Architecture::kDots1
                                      : model_files::Architecture::kMixtral;
-    options.model.qk_norm = is_shared;
     for (const MeshSizes mesh :
          {MeshSizes{.dp = 4, .ep = 4}, MeshSizes{.dp = 2, .tp = 2, .ep = 2},
           MeshSizes{.pp = 2, .cp = 2, .tp = 2, .ep = 2},

@@ -1,6 +1,5 @@
 // tessera.checkpoint: the trainer's checkpoints.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -94,7 +93,7 @@ int CheckedStage(int zero) {
 void BindReading(py::module_& module) {
   module.def(
       "verify_checkpoint",
-      [](const std::string& path) { Check(zero3::VerifyCheckpoint(path)); },
+      [](const std::string& path) { return zero3::VerifyCheckpoint(path); },
       Release());
   py::class_<zero3::CheckpointManifest>(module, "Manifest")
       .def_readonly("step", &zero3::CheckpointManifest::step)
@@ -107,16 +106,11 @@ void BindReading(py::module_& module) {
                                }
                                return names;
                              });
-  module.def(
-      "read_manifest",
-      [](const std::string& path) { return Value(zero3::ReadManifest(path)); },
-      Release());
+  module.def("read_manifest", &zero3::ReadManifest, Release());
   py::class_<StateBytes>(module, "StateBytes", py::buffer_protocol())
       .def_property_readonly(
           "dtype",
-          [](const StateBytes& state) {
-            return std::string(DTypeName(state.format.dtype));
-          })
+          [](const StateBytes& state) { return DTypeName(state.format.dtype); })
       .def_property_readonly(
           "block", [](const StateBytes& state) { return state.format.block; })
       .def_buffer([](StateBytes& state) {
@@ -149,20 +143,14 @@ void BindReading(py::module_& module) {
 }
 
 void BindWriting(py::module_& module) {
-  module.def(
-      "resolve_checkpoint",
-      [](const std::string& path) {
-        return Value(train::ResolveCheckpoint(path));
-      },
-      Release());
+  module.def("resolve_checkpoint", &train::ResolveCheckpoint, Release());
   module.def(
       "reshard",
       [](const std::string& from, const std::string& to,
          const std::string& mesh, int zero) {
-        return Value(
-            tools::ReshardRun(from, to,
-                              {.mesh = Value(train::MeshSizes::Parse(mesh)),
-                               .zero = CheckedStage(zero)}));
+        return tools::ReshardRun(from, to,
+                                 {.mesh = Value(train::MeshSizes::Parse(mesh)),
+                                  .zero = CheckedStage(zero)});
       },
       Release());
   module.def(
@@ -170,18 +158,18 @@ void BindWriting(py::module_& module) {
       [](const std::string& from, const std::string& to,
          const std::string& dtype, int64_t max_shard_bytes,
          const std::string& tokenizer) {
-        Check(tools::ExportModel(from, to,
-                                 {.dtype = Value(ParseDType(dtype)),
-                                  .max_shard_bytes = max_shard_bytes,
-                                  .tokenizer = tokenizer}));
+        return tools::ExportModel(from, to,
+                                  {.dtype = Value(ParseDType(dtype)),
+                                   .max_shard_bytes = max_shard_bytes,
+                                   .tokenizer = tokenizer});
       },
       Release());
   module.def(
       "export_adapter",
       [](const std::string& from, const std::string& to,
          const std::string& base, const std::string& dtype) {
-        Check(tools::ExportAdapter(from, to, base,
-                                   {.dtype = Value(ParseDType(dtype))}));
+        return tools::ExportAdapter(from, to, base,
+                                    {.dtype = Value(ParseDType(dtype))});
       },
       Release());
   module.def(
@@ -193,7 +181,7 @@ void BindWriting(py::module_& module) {
             .mesh = Value(train::MeshSizes::Parse(mesh)),
             .zero = CheckedStage(zero)};
         if (dtype) options.dtype = Value(ParseDType(*dtype));
-        return Value(tools::ImportModel(from, to, options));
+        return tools::ImportModel(from, to, options);
       },
       Release());
 }

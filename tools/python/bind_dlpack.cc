@@ -2,7 +2,6 @@
 // (github.com/dmlc/dlpack, version 1.1). This file declares the used part of
 // its ABI.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -1,6 +1,5 @@
 // tessera.launch: the ranks of a program on this host.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,6 @@
 // tessera.optim: AdamW over memory that the caller owns, with moments and
 // master weights in memory or in files.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -414,12 +413,8 @@ void BindOptimizer(py::module_& module) {
            py::arg("moments"))
       .def_readwrite("steps", &FiledParameter::steps)
       .def_property_readonly("elements", &FiledParameter::elements)
-      .def(
-          "copy",
-          [](FiledParameter& parameter, const std::string& part,
-             const Memory& memory,
-             bool to_files) { Check(parameter.Copy(part, memory, to_files)); },
-          Release(), py::arg("part"), py::arg("memory"), py::arg("to_files"));
+      .def("copy", &FiledParameter::Copy, Release(), py::arg("part"),
+           py::arg("memory"), py::arg("to_files"));
   py::class_<Optimizer>(module, "AdamW")
       .def(py::init<double, double, double, double, double, uint64_t,
                     std::shared_ptr<ThreadPool>>(),

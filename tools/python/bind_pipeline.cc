@@ -1,6 +1,5 @@
 // tessera.pipeline: schedules as values, their proofs, times and pictures.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -109,16 +108,8 @@ void BindSchedules(py::module_& module) {
       .def("to_json", &pipeline::WriteJson, Release())
       .def("__eq__",
            [](const Schedule& a, const Schedule& b) { return a == b; });
-  module.def(
-      "read_csv",
-      [](const std::string& text, const std::string& name) {
-        return Value(pipeline::ReadCsv(text, name));
-      },
-      Release());
-  module.def(
-      "read_json",
-      [](const std::string& text) { return Value(pipeline::ReadJson(text)); },
-      Release());
+  module.def("read_csv", &pipeline::ReadCsv, Release());
+  module.def("read_json", &pipeline::ReadJson, Release());
 }
 
 void BindGenerators(py::module_& module) {
@@ -133,17 +124,12 @@ void BindGenerators(py::module_& module) {
       "generate",
       [](const std::string& name, int64_t ranks, int64_t microbatches,
          int64_t chunks) {
-        return Value(pipeline::Generate(
+        return pipeline::Generate(
             name,
-            {.ranks = ranks, .chunks = chunks, .microbatches = microbatches}));
+            {.ranks = ranks, .chunks = chunks, .microbatches = microbatches});
       },
       Release());
-  module.def(
-      "lower",
-      [](const Schedule& schedule) {
-        return Value(pipeline::AddCommunication(schedule));
-      },
-      Release());
+  module.def("lower", &pipeline::AddCommunication, Release());
 }
 
 void BindProofs(py::module_& module) {
@@ -159,7 +145,7 @@ void BindProofs(py::module_& module) {
         options.communication = IsLowered(schedule)
                                     ? pipeline::Communication::kExplicit
                                     : pipeline::Communication::kImplied;
-        return Value(pipeline::Validate(schedule, options));
+        return pipeline::Validate(schedule, options);
       },
       Release());
 }
@@ -209,9 +195,9 @@ void BindTimelines(py::module_& module) {
       "simulate",
       [](const Schedule& schedule, const std::vector<StageCosts>& costs,
          double latency, double bandwidth, bool overlap) {
-        return Value(
-            pipeline::Simulate(schedule, CostsOf(costs, schedule.map.stages(),
-                                                 latency, bandwidth, overlap)));
+        return pipeline::Simulate(
+            schedule,
+            CostsOf(costs, schedule.map.stages(), latency, bandwidth, overlap));
       },
       Release());
 }
@@ -231,16 +217,15 @@ void BindPictures(py::module_& module) {
       "draw_svg",
       [](const TitledTimelines& timelines, const std::string& unit,
          double microseconds) {
-        return Value(
-            pipeline::DrawSvg(ExhibitsOf(timelines), {unit, microseconds}));
+        return pipeline::DrawSvg(ExhibitsOf(timelines), {unit, microseconds});
       },
       Release());
   module.def(
       "draw_terminal",
       [](const TitledTimelines& timelines, const std::string& unit,
          double microseconds, int64_t width) {
-        return Value(pipeline::DrawTerminal(
-            ExhibitsOf(timelines), {unit, microseconds}, {.width = width}));
+        return pipeline::DrawTerminal(ExhibitsOf(timelines),
+                                      {unit, microseconds}, {.width = width});
       },
       Release());
 }
@@ -268,11 +253,11 @@ void BindSynthesis(py::module_& module) {
             CostsOf(costs, ranks * chunks, latency, bandwidth, overlap);
         problem.memory_limit = memory_limit;
         problem.map = MapOf(placement, ranks, chunks);
-        return Value(
-            pipeline::Synthesize(problem, {.prefer_makespan = prefer_makespan,
-                                           .effort = effort,
-                                           .seed = seed,
-                                           .stop = stop.get_token()}));
+        return pipeline::Synthesize(problem,
+                                    {.prefer_makespan = prefer_makespan,
+                                     .effort = effort,
+                                     .seed = seed,
+                                     .stop = stop.get_token()});
       },
       Release());
 }

@@ -1,7 +1,6 @@
 // tessera.plan and tessera.estimate: the planner, and the resources that a
 // training run needs. Results are JSON in the format of the tools.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include "base/status_macros.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/plan/request.h"
 #include "tools/plan/search.h"
 #include "tools/python/bindings.h"
@@ -78,16 +78,16 @@ void BindPlan(py::module_& module) {
          int64_t ranks, int64_t memory, int64_t batch, int64_t length,
          const std::string& dtype, double tflops, double efficiency,
          int64_t top) {
-        return Value(FindPlans({.model = model,
-                                .ranks = ranks,
-                                .memory = memory,
-                                .batch = batch,
-                                .length = length,
-                                .dtype = dtype,
-                                .tflops = tflops,
-                                .efficiency = efficiency,
-                                .top = top},
-                               cluster));
+        return FindPlans({.model = model,
+                          .ranks = ranks,
+                          .memory = memory,
+                          .batch = batch,
+                          .length = length,
+                          .dtype = dtype,
+                          .tflops = tflops,
+                          .efficiency = efficiency,
+                          .top = top},
+                         cluster);
       },
       Release());
   module.def("parse_bytes", [](const std::string& text) {
@@ -96,13 +96,8 @@ void BindPlan(py::module_& module) {
   module.def("model_presets", &model_files::PresetNames);
   module.def("settings", &SettingsHelp);
   module.def("default_settings",
-             [] { return Value(train::FormatSettings(train::Settings())); });
-  module.def(
-      "estimate",
-      [](const std::string& settings, int64_t vocabulary, int64_t memory) {
-        return Value(Estimate(settings, vocabulary, memory));
-      },
-      Release());
+             [] { return train::FormatSettings(train::Settings()); });
+  module.def("estimate", &Estimate, Release());
 }
 
 }  // namespace tessera::python

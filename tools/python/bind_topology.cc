@@ -1,11 +1,10 @@
 // tessera.topology: meshes, clusters and placement.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +19,34 @@
 #include "topology/placement/placement.h"
 #include "topology/placement/traffic.h"
 
+namespace pybind11::detail {
+
+template <>
+struct type_caster<tessera::topology::Coordinates>
+    : list_caster<tessera::topology::Coordinates, int64_t> {};
+
+// An axis is a pair of name and size.
+template <>
+struct type_caster<tessera::topology::Axis> {
+  using Axis = tessera::topology::Axis;
+  using Pair = std::pair<std::string, tessera::topology::AxisSize>;
+  PYBIND11_TYPE_CASTER(Axis, make_caster<Pair>::name);
+
+  bool load(handle source, bool convert) {
+    make_caster<Pair> pair;
+    if (!pair.load(source, convert)) return false;
+    auto [axis, size] = cast_op<Pair>(pair);
+    value = {std::move(axis), size};
+    return true;
+  }
+  static handle cast(const Axis& axis, return_value_policy policy,
+                     handle parent) {
+    return make_caster<Pair>::cast(Pair(axis.name, axis.size), policy, parent);
+  }
+};
+
+}  // namespace pybind11::detail
+
 namespace tessera::python {
 namespace {
 
@@ -27,34 +54,9 @@ namespace py = pybind11;
 using topology::Axis;
 using topology::AxisSize;
 using topology::AxisTraffic;
-using topology::DeviceIndex;
 using topology::Mesh;
 using topology::Placement;
 using topology::Rank;
-
-std::vector<Axis> AxesOf(
-    const std::vector<std::pair<std::string, int64_t>>& sizes) {
-  std::vector<Axis> axes;
-  for (const auto& [name, size] : sizes) {
-    axes.push_back({name, AxisSize(size)});
-  }
-  return axes;
-}
-
-std::vector<std::pair<std::string, int64_t>> SizesOf(
-    std::span<const Axis> axes) {
-  std::vector<std::pair<std::string, int64_t>> sizes;
-  for (const Axis& axis : axes) {
-    sizes.emplace_back(axis.name, axis.size.value());
-  }
-  return sizes;
-}
-
-std::vector<int64_t> Numbers(std::span<const Rank> ranks) {
-  std::vector<int64_t> numbers;
-  for (const Rank rank : ranks) numbers.push_back(rank.value());
-  return numbers;
-}
 
 // An axis: name, size, and the messages of its ranks in a step (kind, bytes,
 // times).
@@ -101,123 +103,67 @@ std::vector<AxisTransfers> TransfersOf(const std::vector<AxisTraffic>& all) {
 }
 
 void BindMesh(py::module_& module) {
-  module.def("parse_axes", [](const std::string& text) {
-    return SizesOf(Value(topology::ParseAxes(text)));
-  });
+  module.def("parse_axes", &topology::ParseAxes);
   py::class_<Mesh>(module, "Mesh")
-      .def(py::init([](const std::vector<std::pair<std::string, int64_t>>& axes,
-                       const std::optional<std::string>& order,
-                       int64_t first_rank) {
-             const std::vector<Axis> list = AxesOf(axes);
-             return Value(order ? Mesh::Create(list, *order, Rank(first_rank))
-                                : Mesh::Create(list, Rank(first_rank)));
+      .def(py::init([](const std::vector<Axis>& axes,
+                       const std::optional<std::string>& order, Rank first) {
+             return Value(order ? Mesh::Create(axes, *order, first)
+                                : Mesh::Create(axes, first));
            }),
            py::arg("axes"), py::arg("order"), py::arg("first_rank"))
       .def_property_readonly("world_size", &Mesh::world_size)
-      .def_property_readonly(
-          "first_rank",
-          [](const Mesh& mesh) { return mesh.first_rank().value(); })
+      .def_property_readonly("first_rank", &Mesh::first_rank)
       .def_property_readonly("order", &Mesh::order)
-      .def_property_readonly(
-          "axes", [](const Mesh& mesh) { return SizesOf(mesh.axes()); })
-      .def("size_of",
-           [](const Mesh& mesh, const std::string& axis) {
-             return Value(mesh.SizeOf(axis)).value();
-           })
-      .def("coordinate",
-           [](const Mesh& mesh, int64_t rank, const std::string& axis) {
-             return Value(mesh.CoordinateOf(Rank(rank), axis));
-           })
-      .def("coordinates",
-           [](const Mesh& mesh, int64_t rank) {
-             const auto all = Value(mesh.CoordinatesOf(Rank(rank)));
-             return std::vector<int64_t>(all.begin(), all.end());
-           })
-      .def("rank_at",
-           [](const Mesh& mesh, const std::vector<int64_t>& coordinates) {
-             return Value(mesh.RankAt(coordinates)).value();
-           })
+      .def_property_readonly("axes", &Mesh::axes)
+      .def("size_of", &Mesh::SizeOf)
+      .def("coordinate", &Mesh::CoordinateOf)
+      .def("coordinates", &Mesh::CoordinatesOf)
+      .def("rank_at", &Mesh::RankAt)
       .def("groups",
-           [](const Mesh& mesh, const std::string& axes) {
-             std::vector<std::vector<int64_t>> groups;
-             for (const auto& group : Value(mesh.GroupsAlong(axes)).All()) {
-               groups.push_back(Numbers(group));
-             }
-             return groups;
+           [](const Mesh& mesh, std::string_view axes) {
+             return Value(mesh.GroupsAlong(axes)).All();
            })
       .def("group_of",
-           [](const Mesh& mesh, int64_t rank, const std::string& axes) {
-             const auto groups = Value(mesh.GroupsAlong(axes));
-             return Numbers(
-                 Value(groups.Members(Value(groups.GroupOf(Rank(rank))))));
+           [](const Mesh& mesh, Rank rank, std::string_view axes) {
+             return Value(mesh.GroupsAlong(axes)).MembersWith(rank);
            })
       .def("group_name",
-           [](const Mesh& mesh, int64_t rank, const std::string& axes) {
-             return Value(topology::GroupName(mesh, axes, Rank(rank)));
+           [](const Mesh& mesh, Rank rank, std::string_view axes) {
+             return topology::GroupName(mesh, axes, rank);
            })
-      .def("redivide",
-           [](const Mesh& mesh, const std::string& axes,
-              const std::vector<std::pair<std::string, int64_t>>& parts) {
-             return Value(mesh.Redivide(axes, AxesOf(parts)));
-           })
-      .def("with_expert_axes", [](const Mesh& mesh, int64_t ep, int64_t etp) {
-        return Value(
-            topology::WithExpertAxes(mesh, AxisSize(ep), AxisSize(etp)));
-      });
+      .def("redivide", &Mesh::Redivide)
+      .def("with_expert_axes", &topology::WithExpertAxes);
 }
 
 void BindCluster(py::module_& module) {
   using topology::Cluster;
   py::class_<Cluster>(module, "Cluster")
-      .def_static(
-          "parse",
-          [](const std::string& line) {
-            return Value(topology::ParseCluster(line));
-          },
-          Release())
-      .def_static(
-          "from_json",
-          [](const std::string& text) {
-            return Value(topology::ClusterFromJson(text));
-          },
-          Release())
-      .def_static(
-          "load",
-          [](const std::string& path) {
-            return Value(topology::LoadCluster(path));
-          },
-          Release())
-      .def(
-          "save",
-          [](const Cluster& cluster, const std::string& path) {
-            Check(topology::SaveCluster(cluster, path));
-          },
-          Release())
+      .def_static("parse", &topology::ParseCluster, Release())
+      .def_static("from_json", &topology::ClusterFromJson, Release())
+      .def_static("load", &topology::LoadCluster, Release())
+      .def("save", &topology::SaveCluster, Release())
       .def("to_json", &topology::ClusterToJson, Release())
-      .def("describe",
-           [](const Cluster& cluster) { return topology::Describe(cluster); })
+      .def("describe", py::overload_cast<const Cluster&>(&topology::Describe))
       .def_property_readonly("hosts", &Cluster::num_hosts)
       .def_property_readonly("devices", &Cluster::num_devices)
       // Host, its name, the number on the host, kind, model, bytes of memory,
       // socket, NUMA node and NVLink domain.
       .def("device",
-           [](const Cluster& cluster, int64_t number) {
-             const DeviceIndex index(number);
+           [](const Cluster& cluster, topology::DeviceIndex index) {
              const topology::DevicePlace place = Value(cluster.Locate(index));
              const topology::Device device = Value(cluster.DeviceAt(index));
              return std::make_tuple(
-                 place.host.value(), Value(cluster.HostName(place.host)),
-                 place.local, std::string(DeviceKindName(device.kind)),
-                 device.model, device.memory_bytes, device.socket,
-                 device.numa_node, device.nvlink_domain);
+                 place.host, Value(cluster.HostName(place.host)), place.local,
+                 DeviceKindName(device.kind), device.model, device.memory_bytes,
+                 device.socket, device.numa_node, device.nvlink_domain);
            })
       // Level, kind, latency and bandwidth.
       .def("link",
-           [](const Cluster& cluster, int64_t a, int64_t b) {
-             const topology::Link link =
-                 Value(cluster.LinkBetween(DeviceIndex(a), DeviceIndex(b)));
-             return std::make_tuple(std::string(LinkLevelName(link.level)),
-                                    std::string(LinkKindName(link.speed.kind)),
+           [](const Cluster& cluster, topology::DeviceIndex a,
+              topology::DeviceIndex b) {
+             const topology::Link link = Value(cluster.LinkBetween(a, b));
+             return std::make_tuple(LinkLevelName(link.level),
+                                    LinkKindName(link.speed.kind),
                                     link.speed.latency, link.speed.bandwidth);
            })
       .def("__eq__", [](const Cluster& a, const Cluster& b) { return a == b; });
@@ -241,9 +187,7 @@ void BindPlacement(py::module_& module) {
       .def_readwrite("gradient_bytes", &TransformerShape::gradient_bytes)
       .def_readwrite("zero_stage", &TransformerShape::zero_stage);
   py::class_<Placement>(module, "Placement")
-      .def_property_readonly(
-          "axes",
-          [](const Placement& placement) { return SizesOf(placement.order); })
+      .def_readonly("axes", &Placement::order)
       .def_readonly("seconds_per_step", &Placement::seconds_per_step)
       .def_readonly("busiest_host_bytes", &Placement::busiest_host_bytes)
       .def_readonly("warnings", &Placement::warnings)
@@ -252,27 +196,23 @@ void BindPlacement(py::module_& module) {
       .def_property_readonly(
           "costs",
           [](const Placement& placement) {
-            std::vector<
-                std::tuple<std::string, int64_t, double, std::string, double>>
+            std::vector<std::tuple<std::string, int64_t, double,
+                                   std::string_view, double>>
                 costs;
             for (const topology::AxisPlacement& axis : placement.axes) {
-              costs.emplace_back(axis.axis.name, axis.stride,
-                                 axis.seconds_per_step,
-                                 std::string(LinkLevelName(axis.worst_level)),
-                                 axis.network_bytes);
+              costs.emplace_back(
+                  axis.axis.name, axis.stride, axis.seconds_per_step,
+                  LinkLevelName(axis.worst_level), axis.network_bytes);
             }
             return costs;
           })
-      .def("describe", [](const Placement& placement) {
-        return topology::Describe(placement);
-      });
+      .def("describe",
+           py::overload_cast<const Placement&>(&topology::Describe));
   module.def(
       "transformer_traffic",
-      [](const std::vector<std::pair<std::string, int64_t>>& axes,
-         const TransformerShape& shape) {
-        const std::vector<Axis> list = AxesOf(axes);
+      [](const std::vector<Axis>& axes, const TransformerShape& shape) {
         return TransfersOf(
-            Value(topology::EstimateTransformerTraffic(list, shape)));
+            Value(topology::EstimateTransformerTraffic(axes, shape)));
       },
       Release());
   module.def(
@@ -280,15 +220,11 @@ void BindPlacement(py::module_& module) {
       [](const topology::Cluster& cluster,
          const std::vector<AxisTransfers>& axes, bool keep_order) {
         const std::vector<AxisTraffic> traffic = TrafficOf(axes);
-        return Value(keep_order ? topology::EvaluatePlacement(traffic, cluster)
-                                : topology::FindPlacement(traffic, cluster));
+        return keep_order ? topology::EvaluatePlacement(traffic, cluster)
+                          : topology::FindPlacement(traffic, cluster);
       },
       Release());
 }
-
-}  // namespace
-
-namespace {
 
 // Configurations are JSON, as ParallelConfig reads and writes them.
 void BindParallelConfig(py::module_& module) {
@@ -303,7 +239,7 @@ void BindParallelConfig(py::module_& module) {
                                     const std::vector<double>& costs) {
     const ParallelConfig config = Value(ParallelConfig::FromJson(json));
     Check(config.Validate());
-    return Value(config.LayersPerStage(costs));
+    return config.LayersPerStage(costs);
   });
 }
 

@@ -1,21 +1,22 @@
 #!/usr/bin/env python3
-"""Writes a wheel: an archive of a package with an extension module and its metadata (PEP 427)."""
+"""Writes a wheel: an archive of a package with an extension module or a program and its metadata (PEP 427)."""
 
 import argparse
 import base64
 import hashlib
 import os
 import re
-import struct
-import subprocess
 import sys
-import tempfile
 import zipfile
+
+from elf_files import ElfFile, libraries_of, newest_version, symbols_of_version
 
 
 def parse():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--module", required=True, help="the extension module")
+    parser.add_argument("--module", help="the extension module")
+    parser.add_argument("--program", help="a program that is installed with the libraries that it needs")
+    parser.add_argument("--runfile", action="append", default=[], help="NAME=FILE, which the program finds among its runfiles")
     parser.add_argument("--readme", required=True)
     parser.add_argument("--summary", required=True)
     parser.add_argument("--requires", action="append", default=[], help="a package that it needs, such as torch==2.15.*")
@@ -25,42 +26,31 @@ def parse():
     return parser.parse_args()
 
 
-def stripped(path):
-    """Returns the module without debug symbols and without the search paths of this build's libraries.
+def native_file(path, promised, search_path=None):
+    """Returns the bytes of a program or a shared library for systems with the C library of the wheel's tag, as (2, 34).
 
-    The system's loader finds the libraries that the module needs, or torch has already loaded them.
+    The system's loader finds the libraries that it needs in `search_path`, or has already loaded them.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        copy = os.path.join(directory, "module")
-        subprocess.run(["strip", "--strip-unneeded", "-o", copy, path], check=True)
-        with open(copy, "rb") as file:
-            return without_search_path(bytearray(file.read()))
+    if newest_version(path, "GLIBC") > promised:
+        sys.exit(f"make_wheel: {path} needs GLIBC {newest_version(path, 'GLIBC')}, newer than {promised} of the wheel's tag")
+    elf = ElfFile(path)
+    elf.set_search_path(search_path)
+    # The C++ library of GCC 12 still defines this function with its older version, and RHEL 9 has only that.
+    if set(symbols_of_version(path, "GLIBCXX_3.4.30")) == {"_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE"}:
+        elf.replace_version("GLIBCXX_3.4.30", "GLIBCXX_3.4.11")
+    return bytes(elf.bytes)
 
 
-def without_search_path(elf):
-    """Replaces DT_RPATH and DT_RUNPATH of a 64-bit little-endian ELF file by entries that loaders ignore."""
-    pt_dynamic, dt_null, ignored, paths = 2, 0, 0x6FFFFEF0, (15, 29)
-    (table,) = struct.unpack_from("<Q", elf, 32)
-    entry_size, count = struct.unpack_from("<HH", elf, 54)
-    for at in range(table, table + count * entry_size, entry_size):
-        (kind,) = struct.unpack_from("<I", elf, at)
-        offset, _, _, size = struct.unpack_from("<QQQQ", elf, at + 8)
-        if kind != pt_dynamic:
-            continue
-        for entry in range(offset, offset + size, 16):
-            (tag,) = struct.unpack_from("<q", elf, entry)
-            if tag == dt_null:
-                break
-            if tag in paths:
-                struct.pack_into("<q", elf, entry, ignored)
-    return bytes(elf)
-
-
-def newest_glibc(path):
-    """Returns the newest version of the C library that the module needs, as (2, 34)."""
-    text = subprocess.run(["objdump", "-T", path], check=True, capture_output=True, text=True).stdout
-    versions = {tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", text)}
-    return max(versions)
+def program_files(name, path, runfiles, promised):
+    """Returns by name the files of a program, which stands in the package, of its libraries and its runfiles."""
+    program = f"{name}/bin/{os.path.basename(path)}"
+    libraries = libraries_of(path)
+    files = {f"{name}.libs/{library}": native_file(place, promised) for library, place in libraries.items()}
+    files[program] = native_file(path, promised, f"$ORIGIN/../../{name}.libs")
+    for runfile, _, source in (text.partition("=") for text in runfiles):
+        with open(source, "rb") as file:
+            files[f"{program}.runfiles/{runfile}"] = file.read()
+    return files
 
 
 def metadata(name, version, args, readme):
@@ -89,12 +79,14 @@ def main():
     args = parse()
     name, version, tag, abi, platform = os.path.basename(args.out)[: -len(".whl")].split("-")
     promised = tuple(map(int, re.match(r"manylinux_(\d+)_(\d+)_", platform).groups()))
-    if newest_glibc(args.module) > promised:
-        sys.exit(f"make_wheel: the module needs GLIBC_{newest_glibc(args.module)}, newer than the tag {platform}")
     info = f"{name}-{version}.dist-info"
     with open(args.readme, encoding="utf-8") as file:
         readme = file.read()
-    contents = {f"{name}/{os.path.basename(args.module)}": stripped(args.module)}
+    contents = {}
+    if args.module:
+        contents[f"{name}/{os.path.basename(args.module)}"] = native_file(args.module, promised)
+    if args.program:
+        contents |= program_files(name, args.program, args.runfile, promised)
     for path in args.files:
         base = os.path.basename(path)
         with open(path, "rb") as file:
@@ -116,8 +108,8 @@ def main():
         for path, data in contents.items():
             entry = zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            wheel.writestr(entry, data)
+            entry.external_attr = (0o100755 if "/bin/" in path else 0o100644) << 16
+            wheel.writestr(entry, data, compresslevel=9)
     return 0
 
 

@@ -19,6 +19,7 @@ import tessera
 from tessera import _core, estimate, launch, pipeline, plan
 from tessera.errors import DeadlineExceeded, InvalidArgument, StatusError
 from tessera.topology import Cluster, Mesh, layers_per_stage, parallel_config, place
+from tessera_tools import PROGRAM
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -36,10 +37,12 @@ class WheelTest(unittest.TestCase):
 
     def test_it_is_small_and_typed(self):
         self.assertLess(os.path.getsize(os.environ["WHEEL"]), 30 << 20)
+        self.assertLess(os.path.getsize(os.environ["TOOLS_WHEEL"]), 40e6)
         names = zipfile.ZipFile(os.environ["WHEEL"]).namelist()
         for name in ("tessera/py.typed", "tessera/_core.pyi"):
             self.assertIn(name, names)
         self.assertRegex(os.path.basename(os.environ["WHEEL"]), r"manylinux_2_\d+_")
+        self.assertIn(f"tessera-{tessera.__version__}-", os.environ["WHEEL"])
 
     def test_it_does_not_import_torch_or_numpy(self):
         program = "import sys, tessera; print([m for m in ('torch', 'numpy') if m in sys.modules])"
@@ -395,21 +398,70 @@ class CommandTest(unittest.TestCase):
     def run_command(self, *args):
         return subprocess.run([sys.executable, "-m", "tessera", *args], capture_output=True, text=True)
 
-    def test_commands(self):
-        self.assertIn("schedule", self.run_command("--help").stdout)
-        self.assertEqual(self.run_command("mesh", "dp2,tp2", "tp").stdout, "tp_group_dp0: 0 2\ntp_group_dp1: 1 3\n")
-        self.assertIn("rank 1", self.run_command("schedule", "1f1b", "--ranks=2").stdout)
-        self.assertTrue(self.run_command("schedule", "auto", "--ranks=2", "--csv").stdout.startswith("0F0,"))
-        wrong = self.run_command("schedule", "2f2b")
+    def test_runs_tools(self):
+        self.assertIn(" train; ", self.run_command("--help").stdout)
+        self.assertIn('"world_size":4', self.run_command("mesh", "--mesh=dp2,tp2", "--format=json").stdout)
+        self.assertEqual(self.run_command("launch", "--np=2", "--", "sh", "-c", "exit $RANK").returncode, 1)
+        wrong = self.run_command("schedule", "--schedule=2f2b")
         self.assertEqual((wrong.returncode, len(wrong.stderr.splitlines())), (2, 1), wrong.stderr)
         self.assertIn("1f1b", wrong.stderr)
-        self.assertIn("dp8,", self.run_command("plan", "llama-7b", "gpus=8,memory=80GB", "--batch=64").stdout)
-        self.assertIn("fits", self.run_command("estimate", "llama-1m", "dp2", "zero=1", "batch=4", "--memory=1TB").stdout)
-        self.assertEqual(self.run_command("launch", "--np=2", "--", "sh", "-c", "exit $RANK").returncode, 1)
-        self.assertEqual(self.run_command("launch", "--np=2", "--", "true").returncode, 0)
-        for command in (["estimate", "llama-1m", "dp2", "zero"], ["plan", "llama-7b", "gpus=8"], ["launch", "--", "nosuch"], ["launch", "--np=x"]):
-            wrong = self.run_command(*command)
-            self.assertEqual((wrong.returncode, len(wrong.stderr.splitlines())), (2, 1), wrong.stderr)
+
+    def test_bundled_libraries_are_found(self):
+        listed = subprocess.check_output(["ldd", PROGRAM], text=True)
+        self.assertNotIn("not found", listed)
+        bundled = os.path.join(os.path.dirname(os.path.dirname(tessera.__file__)), "tessera_tools.libs")
+        for name in os.listdir(bundled):
+            self.assertIn(f"{name} => ", listed)
+            self.assertTrue(os.path.samefile(re.search(rf"{re.escape(name)} => (\S+)", listed)[1], os.path.join(bundled, name)))
+
+
+class TrainTest(unittest.TestCase):
+    settings = {"model": "llama-1m", "mesh": "dp2", "batch": 4, "sample_tokens": 0}
+
+    def test_iterates_over_metrics(self):
+        with tempfile.TemporaryDirectory() as directory:
+            run = tessera.train(**self.settings, steps=4, run_dir=directory)
+            losses = [metrics["loss"] for metrics in run]
+            self.assertEqual(len(losses), 4)
+            self.assertEqual((run.result["first_loss"], run.result["last_loss"]), (losses[0], losses[-1]))
+            self.assertTrue(os.path.isdir(run.result["checkpoint"]))
+            # The first two steps come from the file of the resumed run.
+            resumed = tessera.train(**self.settings, steps=6, run_dir=directory, resume="latest")
+            self.assertEqual([metrics["step"] for metrics in resumed], list(range(6)))
+
+    def test_errors(self):
+        for settings, error, text in (
+            ({"stepz": 4}, InvalidArgument, "stepz; did you mean steps"),
+            ({"mesh": "xp2"}, InvalidArgument, '^mesh=xp2: unknown axis "xp"'),
+            ({"resume": "/nowhere"}, StatusError, "/nowhere"),
+        ):
+            with self.assertRaisesRegex(error, text):
+                for _ in tessera.train(**{**self.settings, **settings}):
+                    self.fail("a step")
+        with self.assertRaisesRegex(InvalidArgument, "data=.*lists of strings"):
+            tessera.train(data=[1])
+
+    def test_exception_ends_run_with_checkpoint(self):
+        with self.assertRaises(KeyboardInterrupt):
+            with tessera.train(**self.settings, steps=100000) as run:
+                for _ in run:
+                    raise KeyboardInterrupt
+        self.assertRegex(os.listdir(run.directory + "/checkpoints")[0], "step-")
+        with self.assertRaisesRegex(StatusError, "ended by SIGTERM after the checkpoint .*; continue with: .* --resume=latest"):
+            run.wait()
+
+    def test_run_ends_with_its_process(self):
+        """The death of the process that started the run ends its ranks."""
+        code = f"import tessera\nrun = tessera.train(**{self.settings!r}, steps=100000)\nfor _ in run: print(run._process.pid, flush=True)"
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        pid = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        deadline = time.monotonic() + 30
+        while is_running(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertFalse(is_running(pid))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 #include "pipeline/draw/perfetto.h"
 #include "pipeline/draw/svg.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/schedule/print.h"
 #include "tools/schedule/report.h"
@@ -187,7 +188,7 @@ absl::Status RunScheduleTool(ScheduleFlags& flags, std::ostream& out) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(schedule) {
   using namespace tessera::tools;
   ScheduleFlags flags;
   const Tool tool = {

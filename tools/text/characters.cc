@@ -66,21 +66,13 @@ constexpr bool WritesItself(uint32_t byte) {
 // the characters from U+0100 on.
 constexpr uint32_t kShifted = 68;
 
-constexpr std::array<uint32_t, 256> kCharacterOf = [] {
-  std::array<uint32_t, 256> characters = {};
-  uint32_t next = 0x100;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    characters[byte] = WritesItself(byte) ? byte : next++;
-  }
-  return characters;
-}();
-
 // -1: none.
 constexpr std::array<int, 0x100 + kShifted> kByteOf = [] {
   std::array<int, 0x100 + kShifted> bytes = {};
-  for (int& byte : bytes) byte = -1;
-  for (int byte = 0; byte < 256; ++byte) {
-    bytes[kCharacterOf[static_cast<size_t>(byte)]] = byte;
+  bytes.fill(-1);
+  size_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    bytes[WritesItself(byte) ? byte : next++] = static_cast<int>(byte);
   }
   return bytes;
 }();
@@ -108,28 +100,16 @@ CharacterClass ClassOf(uint32_t code_point) {
 }
 
 Character CharacterAt(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) -> uint32_t {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0;
-  };
-  const uint32_t first = byte(0);
+  const uint32_t first =
+      at < text.size() ? static_cast<unsigned char>(text[at]) : 0;
   if (first < 0x80) return {first, 1, ClassOf(first), true};
-  const uint32_t length = first < 0xC2   ? 0
-                          : first < 0xE0 ? 2
-                          : first < 0xF0 ? 3
-                          : first < 0xF5 ? 4
-                                         : 0;
-  if (length == 0) return kMalformed;
-  uint32_t code_point = first & (0x7Fu >> length);
-  for (uint32_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return kMalformed;
-    code_point = code_point << 6 | (byte(i) & 0x3F);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code_point < kLeast[length] || code_point > 0x10FFFF ||
-      (code_point >= 0xD800 && code_point < 0xE000)) {
-    return kMalformed;
-  }
-  return {code_point, length, ClassOf(code_point), true};
+  utf8proc_int32_t decoded = 0;
+  const utf8proc_ssize_t length = utf8proc_iterate(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data() + at),
+      static_cast<utf8proc_ssize_t>(text.size() - at), &decoded);
+  if (length <= 0) return kMalformed;
+  const auto code_point = static_cast<uint32_t>(decoded);
+  return {code_point, static_cast<uint32_t>(length), ClassOf(code_point), true};
 }
 
 bool IsWordCharacter(const Character& character) {
@@ -153,22 +133,6 @@ bool IsWordCharacter(const Character& character) {
          (c >= 0x1F170 && c <= 0x1F189);
 }
 
-void AppendUtf8(uint32_t code_point, std::string& text) {
-  const auto add = [&](uint32_t byte) { text += static_cast<char>(byte); };
-  if (code_point < 0x80) return add(code_point);
-  if (code_point < 0x800) {
-    add(0xC0 | code_point >> 6);
-  } else if (code_point < 0x10000) {
-    add(0xE0 | code_point >> 12);
-    add(0x80 | (code_point >> 6 & 0x3F));
-  } else {
-    add(0xF0 | code_point >> 18);
-    add(0x80 | (code_point >> 12 & 0x3F));
-    add(0x80 | (code_point >> 6 & 0x3F));
-  }
-  add(0x80 | (code_point & 0x3F));
-}
-
 std::optional<std::string> BytesOfWritten(std::string_view written) {
   std::string bytes;
   for (size_t at = 0; at < written.size();) {
@@ -181,14 +145,6 @@ std::optional<std::string> BytesOfWritten(std::string_view written) {
     at += character.length;
   }
   return bytes;
-}
-
-std::string WrittenBytes(std::string_view bytes) {
-  std::string written;
-  for (const char c : bytes) {
-    AppendUtf8(kCharacterOf[static_cast<unsigned char>(c)], written);
-  }
-  return written;
 }
 
 std::string ComposedForm(std::string_view text) {

@@ -37,9 +37,6 @@ Character CharacterAt(std::string_view text, size_t at);
 // \w: letters, marks, decimal digits, connectors such as "_", and joiners.
 bool IsWordCharacter(const Character& character);
 
-// Appends UTF-8. `code_point` is below 0x110000 and not a surrogate.
-void AppendUtf8(uint32_t code_point, std::string& text);
-
 // Converts the text to Unicode normalisation form C, canonical composition
 // (Unicode Standard Annex 15), in utf8proc's version of Unicode. Leaves
 // malformed bytes unchanged.
@@ -49,9 +46,6 @@ std::string ComposedForm(std::string_view text);
 // vocabularies, where for example "Ġ" stands for a space; nullopt if a
 // character is not in the alphabet. Source: GPT-2's bytes_to_unicode.
 std::optional<std::string> BytesOfWritten(std::string_view written);
-
-// The inverse of BytesOfWritten.
-std::string WrittenBytes(std::string_view bytes);
 
 }  // namespace tessera::text
 

@@ -7,7 +7,6 @@
 //                      second, a core of a processor,
 //   share_of_7b_step   of a step of 7 * 10^9 parameters at 4 * 10^14, a GPU.
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <system_error>
 #include <vector>
 

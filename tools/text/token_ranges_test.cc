@@ -1,7 +1,6 @@
 #include "tools/text/token_ranges.h"
 
 #include <cstdint>
-#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

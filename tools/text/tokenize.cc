@@ -1,7 +1,6 @@
 // The tokenize tool: encodes text as an indexed data set, on all processors.
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/cli/typed_flags.h"
 #include "tools/text/data_files.h"
 #include "tools/text/document_encoder.h"
@@ -179,7 +179,7 @@ absl::Status Run(const TokenizeFlags& flags) {
 }  // namespace
 }  // namespace tessera::tools
 
-int main(int argc, char** argv) {
+TESSERA_TOOL(tokenize) {
   using namespace tessera::tools;
   TokenizeFlags flags;
   const Tool tool = {

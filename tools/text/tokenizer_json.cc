@@ -1,6 +1,5 @@
 #include "tools/text/tokenizer_json.h"
 
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -1,5 +1,4 @@
+#include "tools/cli/tool_registry.h"
 #include "tools/train/train_tool.h"
 
-int main(int argc, char** argv) {
-  return tessera::train::TrainMain(argc, argv);
-}
+TESSERA_TOOL(train) { return tessera::train::TrainMain(argc, argv); }

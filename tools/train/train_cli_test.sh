@@ -125,6 +125,9 @@ for bad in --mesh=dp2,xx2 --mesh=dp0 --batch=7 --engine=tin_cans --schedule=none
   expect_usage_error "${bad%%=*}" "$bad"
 done
 expect_usage_error "--mesh" --mesh=tp3
+expect_usage_error "--encrypt_data=true: encrypts the connections of Gloo; use --engine=auto" --encrypt_data
+TESSERA_ENCRYPT_DATA=1 expect_usage_error "does not encrypt, as TESSERA_ENCRYPT_DATA=1 demands; use --engine=auto" --engine=mpi
+TESSERA_ENCRYPT_DATA=yes expect_usage_error "TESSERA_ENCRYPT_DATA=yes: use 1 to encrypt" --engine=auto
 expect_usage_error "--order=tp-dp" --mesh=dp2,pp2,tp2 --order=tp-dp
 expect_usage_error "--eval_batches=1000" --eval_every=2 --validation_fraction=0.1 --eval_batches=1000
 expect_usage_error "--resume" --resume=nowhere

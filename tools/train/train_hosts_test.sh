@@ -12,7 +12,8 @@ source base/skip_test.sh
 train=$PWD/$1
 launch=$PWD/$2
 two_hosts=$PWD/$3
-shift 3
+cable=$PWD/$4
+shift 4
 unset RATE RANKS BUILD_WORKING_DIRECTORY
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/hosts.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -92,7 +93,7 @@ fi
 "$train" $common --mesh=dp1 --zero=0 --offload=none --run_dir=alone >out 2>err || fail "one rank: $(cat err)"
 # together RUN ENGINE MESH: trains on both hosts.
 together() {
-  ENGINE=$2 between_hosts "$1" "$3" >between 2>&1
+  ENGINE=$2 between_hosts "$1" "${@:3}" >between 2>&1
   local code=$?
   if [ $code != 0 ] && [ ! -e "$1.code0" ]; then
     skip_test "no network namespaces: $(cat between)"
@@ -109,9 +110,50 @@ END
 together over_gloo gloo dp2,tp2
 together over_auto auto dp2,tp2
 together across_hosts auto tp4
+together encrypted auto dp2,tp2 --encrypt_data
+losses() { grep -o '"loss":[^,]*' "$1/metrics.jsonl"; }
+[ "$(losses encrypted)" = "$(losses over_auto)" ] || fail "encryption changes losses"
+TESSERA_ENCRYPT_DATA=1 together encrypted_gloo gloo dp2,tp2
+
+# A cable that records what it carries and forges a packet after two steps. Weights of norms are ones before the first step.
+cat >forge.sh <<'END'
+# forge.sh RUN [FLAG...]
+run=$1
+shift
+{
+  echo "{\"record\": \"$run.wire\"}"
+  for node in 0 1; do
+    printf '{"host": %d, "output": "%s", "command": ["bash", "-c", "%s"]}\n' $node $run.err$node \
+      "$LAUNCH --np=1 --nnodes=2 --node_rank=$node --master_addr=10.77.0.1 --output=raw -- \
+       $TRAIN $COMMON --engine=auto --mesh=dp2 --persistence_threshold=0 --offload=none --run_dir=$run $*"
+  done
+  for i in $(seq 600); do
+    [ "$(cat $run/metrics.jsonl 2>/dev/null | wc -l)" -ge 2 ] && break
+    sleep 0.05
+  done
+  [ ! -e forge ] || echo '{"forge": true}'
+} | python3 "$CABLE" >$run.codes
+END
+export CABLE=$cable
+over_cable() { timeout 200 unshare -Urnm --kill-child bash "$two_hosts" bash forge.sh "$@" >between 2>&1; }
+has_ones() { python3 -c "import sys; sys.exit(b'\0\0\x80\x3f' * 16 not in open('$1.wire', 'rb').read())"; }
+if unshare -Urnm bash "$two_hosts" ip tuntap add mode tap name wire >between 2>&1; then
+  over_cable clear || fail "the cable: $(cat between)"
+  over_cable sealed --encrypt_data || fail "the cable: $(cat between)"
+  [ "$(cat clear.codes sealed.codes)" = $'[0, 0]\n[0, 0]' ] || fail "recorded: $(cat between ./*.codes clear.err? sealed.err?)"
+  has_ones clear || fail "the cable shows no weights without encryption"
+  has_ones sealed && fail "the cable shows weights in spite of encryption"
+  touch forge
+  over_cable forged --encrypt_data --steps=100000
+  grep -q "[1-9].*[1-9]" forged.codes || fail "forged: $(cat between forged.codes)"
+  cat forged.err? | grep -q "a message of rank [01] (host .*, pid [0-9]*) is not authentic: it was changed" ||
+    fail "forged: $(cat forged.err?)"
+else
+  echo "without the cable's tests: $(cat between)" >&2
+fi
 
 # A command on each host starts its ranks. A host is lost, with its command and its cable: the other starts its ranks from copies in
-# memory, and the weights are those of an undisturbed run.
+# memory, and the weights are those of an undisturbed run without encryption.
 cat >nodes.sh <<'END'
 # nodes.sh RUN [FLAG...]: runs the command on both hosts; with the file lose_host, host 1 is lost after six steps.
 run=$1
@@ -137,7 +179,7 @@ copies="--max_restarts=2 --snapshot_every=1 --hang_timeout=5s --timeout_seconds=
 on_nodes calm $copies >between 2>&1
 [ "$(cat calm.code0 calm.code1)" = $'0\n0' ] || fail "nodes: $(cat between calm.err0 calm.err1)"
 touch lose_host
-on_nodes lost $copies >between 2>&1
+on_nodes lost $copies --encrypt_data >between 2>&1
 [ "$(cat lost.code0 lost.code1)" = $'0\n137' ] || fail "a lost host: $(cat between lost.err0 lost.err1)"
 grep -q "^train: the node of rank 2, 3 has been silent for 5s" lost.err0 &&
   grep -q "^train: continues after step [0-9]* from copies in memory" lost.err0 || fail "a lost host: $(cat lost.err0)"
@@ -145,6 +187,8 @@ for file in calm/checkpoints/step-00000020/*.state; do
   cmp "$file" "lost/${file#calm/}" || fail "a lost host changes the weights"
 done
 [ ! -e lost/.ranks ] || fail "files are left"
+grep -q "^train: data between hosts is not encrypted, on the network of address 10.77.0.1; --encrypt_data encrypts it" calm.err0 ||
+  fail "no note: $(cat calm.err0)"
 export COMMON=$common
 
 # If a host disappears, the other ends within the deadline and names the lost rank.

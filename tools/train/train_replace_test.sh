@@ -3,6 +3,7 @@
 # one, and the weights and losses are those of an undisturbed run.
 set -uo pipefail
 train=$PWD/$1
+preload=$PWD/$2
 source tools/train/testing/tiny_model.sh
 steps=40
 tiny="--model=$PWD/model --data=$PWD/text.txt --length=32 --batch=8 --strategy=all_reduce --sample_tokens=0 --mesh=dp2,tp2
@@ -92,6 +93,18 @@ grep -q "^train: rank 1 .* was killed by SIGKILL .*; replaced, 1 of 1" err || fa
 start silent --max_restarts=1 --timeout_seconds=2 --hang_timeout=1h
 kill -STOP "$(rank_of silent 1)"
 expect_same silent 1 "rank 1 has not answered for 2s (--timeout_seconds) while others wait for it; killed"
+
+# A disk that is full for one checkpoint, and a clock that jumps, disturb nobody.
+export LD_PRELOAD=$preload TESSERA_TEST_DISK=$PWD/full TESSERA_TEST_CLOCK=$PWD/jump
+start disk --max_restarts=3 --checkpoint_every=2 --keep_checkpoints=1
+echo 28 >full
+echo 3600 >jump
+continues="^train: the run continues: checkpoint of step [0-9]* was not written; .*/disk/checkpoints/step-.*No space left"
+while ! grep -q "$continues" err && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+rm full jump
+expect_same disk 0 "copies in memory were lost"
+grep -q "$continues" err || fail "disk: $(cat err)"
+unset LD_PRELOAD
 
 # No more replacements than allowed; what a signal does after one.
 start once --max_restarts=1

@@ -130,6 +130,20 @@ expect_line alone.out1 "steps of 256 tokens"
 expect_clean alone
 compare alone calm 1e-5 step-0 step-40
 
+# A rank of the second host dies twice in a row: its command ends, and the first host goes on.
+for node in 0 1; do start_node leaves $node $small --mesh=dp2 --snapshot_every=1 --max_restarts=3 --min_dp=1; done
+survivor=${pids[0]}
+await_steps leaves 5
+kill -9 "$(rank_of leaves 1)"
+await_steps leaves 12
+kill -9 "$(rank_of leaves 1)"
+expect_code leaves 1 1
+expect_code leaves 0 0
+expect_line leaves.err1 "^train: this host leaves the run: rank 1 (pid [0-9]*) was killed by SIGKILL after [0-9.]* s; all ranks were ended$"
+expect_line leaves.err0 "continues on dp1 (of dp2), 1 of 2 hosts, from "
+expect_clean leaves
+compare leaves calm 1e-5 step-0 step-40
+
 # More hosts than at the start.
 wide="$long --steps=100000 --max_restarts=1 --max_dp=4"
 for node in 0 1; do start_node wide $node $wide; done

@@ -31,11 +31,13 @@
 #include "base/os/atomic_file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "collectives/bootstrap/join_job.h"
 #include "collectives/bootstrap/store.h"
 #include "collectives/groups/agreement.h"
 #include "collectives/groups/host_hierarchy.h"
 #include "tensor_parallel/ops_cuda/cuda_ops.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/launch/launch_command.h"
 #include "tools/train/checkpoint/run_identity.h"
 #include "tools/train/checkpoint/saved_run.h"
@@ -84,7 +86,7 @@ struct CheckedRun {
   Settings settings = {};
   std::shared_ptr<const text::Tokenizer> tokenizer = nullptr;
   RunIdentity identity = {};
-  absl::Time begin = absl::Now();
+  absl::Duration begin = SteadyNow();
   // Only with --report, --dry_run and --memory_limit.
   std::optional<RunPrediction> prediction = std::nullopt;
 };
@@ -268,8 +270,10 @@ absl::Status AsFailedRun(const absl::Status& status) {
 // "; continue with: COMMAND", "" if there is no checkpoint.
 std::string HowToContinue(const RunDirectory& directory) {
   if (directory.LastCheckpoint().empty()) return "";
+  const std::vector<std::string> command =
+      tools::OwnArguments({absl::StrCat("--config=", directory.config())});
   return absl::StrCat("; continue with: ", tools::OwnPath().value_or("train"),
-                      " --config=", directory.config(),
+                      " ", absl::StrJoin(command, " "),
                       " --run_dir=", directory.path(), " --resume=latest");
 }
 
@@ -300,6 +304,7 @@ std::string ExplainPreemption(std::string_view why, bool is_saved,
 // The error of a job that failed or was asked to end.
 absl::Status ExplainEnd(const AttemptOutcome& trained, const Settings& settings,
                         const NodePlace& place, const RunDirectory& directory) {
+  if (trained.leaves) return AsFailedRun(trained.status);
   if (trained.signal != SIGTERM || !trained.took_a_step) {
     return ExplainFailure(trained.status, directory);
   }
@@ -362,7 +367,7 @@ absl::Status RunJob(const CheckedRun& run, const RunDirectory& directory,
   if (!nodes.ok()) return AsFailedRun(nodes.status());
   const auto attempt = [&](const Settings& settings) {
     out.flush();
-    return RunAttempt(WithTimeLeft(settings, absl::Now() - run.begin),
+    return RunAttempt(WithTimeLeft(settings, SteadyNow() - run.begin),
                       {.files = {directory.exchange(), directory.NextFlight()},
                        .program = program,
                        .notice = notice,

@@ -337,9 +337,7 @@ std::string ParallelConfig::ToJson() const {
     std::visit([&](const auto& value) { json[std::string(row.name)] = value; },
                row.get(*this));
   }
-  return json.dump(2, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return DumpJson(json, 2) + "\n";
 }
 
 absl::StatusOr<ParallelConfig> ParallelConfig::FromJson(std::string_view text) {

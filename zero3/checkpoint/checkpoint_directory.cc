@@ -41,11 +41,6 @@ bool IsLeftover(std::string_view name) {
          StepOf(name).has_value();
 }
 
-bool IsThere(const std::string& path) {
-  struct stat found;
-  return stat(path.c_str(), &found) == 0;
-}
-
 std::string ParentOf(std::string_view path) {
   while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
   const size_t slash = path.rfind('/');
@@ -184,7 +179,7 @@ absl::Status CheckpointDirectory::Commit(int64_t step,
   // The names of all files must be on the device before the directory gets its
   // final name.
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(from));
-  const bool replaces = IsThere(to);
+  const bool replaces = PathExists(to);
   TESSERA_RETURN_IF_ERROR(replaces ? calls_.Exchange(from, to)
                                    : calls_.Rename(from, to));
   TESSERA_RETURN_IF_ERROR(calls_.SyncDirectory(path_));
@@ -196,12 +191,12 @@ absl::Status CheckpointDirectory::Commit(int64_t step,
 
 absl::Status CheckpointDirectory::Discard(int64_t step) {
   const std::string path = writing_path(step);
-  return IsThere(path) ? RemoveTree(path) : absl::OkStatus();
+  return PathExists(path) ? RemoveTree(path) : absl::OkStatus();
 }
 
 absl::Status CheckpointDirectory::Remove(int64_t step) {
   const std::string path = absl::StrCat(path_, "/", CheckpointName(step));
-  if (!IsThere(path)) return absl::OkStatus();
+  if (!PathExists(path)) return absl::OkStatus();
   const std::string removing = absl::StrCat(path, kRemoving);
   // Renames the checkpoint before removing its first file, so that it is never
   // listed as a partial one.

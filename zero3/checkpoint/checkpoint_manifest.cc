@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -118,10 +117,6 @@ ordered_json ToJson(const CheckpointPart& part) {
           {"metadata", ordered_json(part.metadata)},
           {"parameters", std::move(parameters)},
           {"files", std::move(files)}};
-}
-
-std::string Dump(const ordered_json& value) {
-  return value.dump(1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 // --- From JSON -------------------------------------------------------------
@@ -340,7 +335,7 @@ absl::StatusOr<std::string> FormatManifest(const CheckpointManifest& manifest) {
   }
   // The text after the line of the checksum, without the opening brace and its
   // newline.
-  const std::string rest = Dump(document).substr(2) + "\n";
+  const std::string rest = DumpJson(document, 1).substr(2) + "\n";
   std::string text =
       absl::StrCat(kBeforeCrc, FormatHex32(CrcOf(rest)), kAfterCrc, rest);
   TESSERA_ASSIGN_OR_RETURN(const CheckpointManifest again, ParseManifest(text));
@@ -362,7 +357,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(std::string_view text) {
 }
 
 absl::StatusOr<std::string> FormatPart(const CheckpointPart& part) {
-  std::string text = Dump(ToJson(part));
+  std::string text = DumpJson(ToJson(part), 1);
   TESSERA_ASSIGN_OR_RETURN(const CheckpointPart again, ParsePart(text));
   if (again == part) return text;
   return absl::InvalidArgumentError(

@@ -1,6 +1,5 @@
 #include "zero3/checkpoint/checkpoint_writer.h"
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "base/json/json.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "collectives/groups/agreement.h"
 #include "nlohmann/json.hpp"
 #include "zero3/checkpoint/checkpoint_directory.h"
@@ -287,7 +287,7 @@ absl::Status Snapshot::ForEachBlock(BlockUse use) const {
 }
 
 std::string FormatReport(const SaveReport& report) {
-  const nlohmann::ordered_json json = {
+  return DumpJson(nlohmann::ordered_json{
       {"code", report.status.raw_code()},
       {"message",
        std::string(report.status.message().substr(0, kLongestMessage))},
@@ -299,9 +299,7 @@ std::string FormatReport(const SaveReport& report) {
       {"bytes", report.file.bytes},
       {"crc32c", FormatHex32(report.file.crc32c)},
       {"index_crc32c", FormatHex32(report.file.index_crc32c)},
-      {"description", report.description}};
-  return json.dump(-1, ' ', false,
-                   nlohmann::ordered_json::error_handler_t::replace);
+      {"description", report.description}});
 }
 
 absl::StatusOr<SaveReport> ParseReport(std::string_view text) {
@@ -390,7 +388,7 @@ absl::StatusOr<std::string> RunSaveJob(collectives::Communicator& group,
 void PendingCheckpoint::Outcome::Set(absl::StatusOr<std::string> value) {
   const std::lock_guard lock(mutex);
   result = std::move(value);
-  time_taken = absl::Now() - begin;
+  time_taken = SteadyNow() - begin;
   is_set.notify_all();
 }
 

@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/steady_now.h"
 #include "collectives/communicator.h"
 #include "offload/tier/accounting.h"
 #include "zero3/checkpoint/checkpoint_manifest.h"
@@ -178,7 +178,7 @@ class PendingCheckpoint {
   struct Outcome {
     void Set(absl::StatusOr<std::string> value);
 
-    const absl::Time begin = absl::Now();
+    const absl::Duration begin = SteadyNow();
     std::mutex mutex;
     std::condition_variable is_set;
     absl::Duration time_taken;
@@ -250,6 +250,9 @@ class CheckpointWriter {
   PendingCheckpoint Start(ShardedState& state, CheckpointMetadata metadata) {
     return Start({{state, std::move(metadata)}});
   }
+
+  // OK while the errors of checkpoints are the same on all ranks.
+  absl::Status group_status() const { return group_->status(); }
 
   // Writes the checkpoint without a copy, on this thread.
   absl::StatusOr<std::string> Save(std::vector<SavedState> states);

@@ -1,8 +1,5 @@
 #include "zero3/checkpoint/compare_models.h"
 
-#include <string>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"

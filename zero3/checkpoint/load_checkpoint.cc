@@ -1,6 +1,5 @@
 #include "zero3/checkpoint/load_checkpoint.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <set>

@@ -3,7 +3,6 @@
 #include <map>
 #include <random>
 #include <tuple>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "zero3/layout/testing/models.h"

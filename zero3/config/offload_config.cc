@@ -163,8 +163,7 @@ absl::StatusOr<int64_t> OffloadConfig::EffectiveHostBudget(
 std::string OffloadConfig::ToJson() const {
   Writer writer;
   VisitFields(*this, writer);
-  return writer.json.dump(2, ' ', false,
-                          nlohmann::ordered_json::error_handler_t::replace);
+  return DumpJson(writer.json, 2);
 }
 
 absl::StatusOr<OffloadConfig> OffloadConfig::Parse(std::string_view json) {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 
 namespace tessera::zero3 {
@@ -85,10 +86,6 @@ namespace {
 
 size_t Index(ParameterId id) { return static_cast<size_t>(id.value()); }
 
-int64_t CeilDivide(int64_t a, int64_t b) {
-  return a / b + (a % b == 0 ? 0 : 1);
-}
-
 using topology::Rank;
 
 absl::Status CheckRange(std::string_view option, int64_t value, int64_t least,
@@ -146,7 +143,7 @@ class StateLayout::Maker {
     const int64_t unit = parts * options.alignment;
     int64_t padded = 0;
     for (const ModelParameter& parameter : state_->model.all()) {
-      const int64_t units = CeilDivide(parameter.elements, unit);
+      const int64_t units = CeilDiv(parameter.elements, unit);
       if (units > (kMaxLayoutElements - padded) / unit) {
         return absl::InvalidArgumentError(absl::StrCat(
             "with parameter ", parameter.id.value(), " of ", parameter.elements,

@@ -1,7 +1,6 @@
 #include "zero3/state/cuda_state_ops.h"
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 

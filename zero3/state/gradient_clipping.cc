@@ -105,18 +105,19 @@ absl::StatusOr<GradientStatistics> GradientClipping::MeasuredHere() {
 
 absl::StatusOr<GradientStatistics> GradientClipping::SumOverRanks(
     const GradientStatistics& own) {
-  double sums[] = {own.sum_of_squares, static_cast<double>(own.non_finite)};
-  const collectives::Buffer buffer{std::span(sums)};
+  sums_[0] = own.sum_of_squares;
+  sums_[1] = static_cast<double>(own.non_finite);
+  const collectives::Buffer buffer{std::span(sums_)};
+  const auto sum =
+      collectives::AllReduceOf(buffer, buffer, collectives::Reduction::Sum());
   // At stage 0 every rank has measured all elements.
   if (options_.stage > 0) {
-    TESSERA_RETURN_IF_ERROR(
-        groups_.agree->AllReduce(buffer, collectives::Reduction::Sum()));
+    TESSERA_RETURN_IF_ERROR(groups_.agree->RunPrepared(agree_sum_, sum));
   }
   if (groups_.model != nullptr) {
-    TESSERA_RETURN_IF_ERROR(
-        groups_.model->AllReduce(buffer, collectives::Reduction::Sum()));
+    TESSERA_RETURN_IF_ERROR(groups_.model->RunPrepared(model_sum_, sum));
   }
-  return GradientStatistics{sums[0], static_cast<int64_t>(sums[1])};
+  return GradientStatistics{sums_[0], static_cast<int64_t>(sums_[1])};
 }
 
 }  // namespace tessera::zero3

@@ -4,13 +4,14 @@
 #define TESSERA_ZERO3_STATE_GRADIENT_CLIPPING_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/staging.h"
 #include "base/tensor/memory.h"
+#include "collectives/communicator.h"
 #include "offload/optimizer/gradient_statistics.h"
 #include "zero3/parameters/model_parameters.h"
 #include "zero3/state/gradient_reducer.h"
@@ -73,6 +74,8 @@ class GradientClipping {
   std::vector<Counted> counted_;
   Buffer statistics_;  // One GradientStatistics for each counted range.
   Download download_;
+  double sums_[2] = {};
+  std::optional<collectives::PreparedOperation> agree_sum_, model_sum_;
 };
 
 }  // namespace tessera::zero3

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <ostream>
 #include <random>
-#include <string>
 
 #include "base/dtype/convert.h"
 #include "base/status_macros.h"

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -2,7 +2,6 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"

@@ -1,7 +1,6 @@
 #include "zero3/state/state_device.h"
 
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>

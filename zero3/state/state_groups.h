@@ -5,7 +5,6 @@
 #include <memory>
 #include <string_view>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 

@@ -184,7 +184,6 @@ struct Nf4Encoding {
       : is_double(is_double),
         blocks((elements + kNf4Elements - 1) / kNf4Elements),
         scales(encoded + offload::kCodecHeaderBytes) {
-    for (int i = 0; i < 16; ++i) levels[i] = offload::kNf4Levels[i];
     const int64_t groups = (blocks + kNf4Group - 1) / kNf4Group;
     scale_codes = reinterpret_cast<const int8_t*>(scales + 8 * groups);
     codes = reinterpret_cast<const uint8_t*>(
@@ -209,7 +208,11 @@ struct Nf4Encoding {
   const std::byte* scales;
   const int8_t* scale_codes;
   const uint8_t* codes;
-  float levels[16];
+};
+
+// An argument of its own, so that it is indexed in constant memory.
+struct Nf4Levels {
+  float of[16];
 };
 
 // Finite values stay finite.
@@ -228,7 +231,8 @@ __device__ T Saturated(float x) {
 // A thread for each byte of codes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    DecodeNf4Kernel(const Nf4Encoding encoding, int64_t elements, T* values) {
+    DecodeNf4Kernel(const Nf4Encoding encoding, const Nf4Levels levels,
+                    int64_t elements, T* values) {
   constexpr int64_t kHalf = Nf4Encoding::kNf4Elements / 2;
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t block = i / kHalf;
@@ -236,10 +240,10 @@ __global__ void __launch_bounds__(kThreads)
   if (low >= elements) return;
   const float scale = encoding.ScaleOf(block);
   const int both = encoding.codes[i];
-  values[low] = Saturated<T>(encoding.levels[both & 15] * scale);
+  values[low] = Saturated<T>(levels.of[both & 15] * scale);
   const int64_t high = low + kHalf;
   if (high >= elements) return;
-  values[high] = Saturated<T>(encoding.levels[both >> 4] * scale);
+  values[high] = Saturated<T>(levels.of[both >> 4] * scale);
 }
 
 // Elements of a matrix, in the types of a kernel.
@@ -420,10 +424,11 @@ void LaunchDecodeNf4(KernelStream stream, bool is_double,
                      const std::byte* encoded, DType dtype, int64_t elements,
                      std::byte* values) {
   const Nf4Encoding encoding(is_double, encoded, elements);
+  const auto levels = std::bit_cast<Nf4Levels>(offload::kNf4Levels);
   WithMoments(dtype, [&]<typename T, typename S>(T, S) {
     Launch(DecodeNf4Kernel<T>,
            BlocksFor(encoding.blocks * Nf4Encoding::kNf4Elements / 2), kThreads,
-           0, stream, encoding, elements, reinterpret_cast<T*>(values));
+           0, stream, encoding, levels, elements, reinterpret_cast<T*>(values));
   });
 }
 

@@ -23,6 +23,14 @@ MemoryAccess Writes(const void* data, int64_t bytes) {
           true};
 }
 
+MemoryAccess Reads(const offload::ConstTypedSpan& span) {
+  return Reads(span.data(), span.size_in_bytes());
+}
+
+MemoryAccess Writes(const offload::TypedSpan& span) {
+  return Writes(span.data(), span.size_in_bytes());
+}
+
 void AddMoment(const offload::MomentSpan& moment, OperandChecker& check) {
   if (moment.size == 0) return;
   const auto scales = static_cast<int64_t>(moment.largest.size_bytes());
@@ -30,12 +38,6 @@ void AddMoment(const offload::MomentSpan& moment, OperandChecker& check) {
       offload::MomentBytes(moment.format, moment.size).value_or(0);
   check.Accesses(Writes(moment.values, bytes - scales));
   if (scales > 0) check.Accesses(Writes(moment.largest.data(), scales));
-}
-
-template <typename Byte>
-offload::BasicTypedSpan<Byte> At(const DeviceAddresses& at,
-                                 const offload::BasicTypedSpan<Byte>& span) {
-  return {at(span.data()), span.dtype(), span.size()};
 }
 
 // The rows that `count` elements from column `offset` on touch.
@@ -90,19 +92,9 @@ absl::Status Add::Check(OperandChecker& check) const {
   return absl::OkStatus();
 }
 
-void Add::MoveTo(const DeviceAddresses& at) {
-  from = at(from);
-  to = at(to);
-}
-
 absl::Status EncodeInt8::Check(OperandChecker& check) const {
   check.Accesses(ReadsFrom(values)).Accesses(WritesTo(encoded));
   return CheckInt8Sizes(dtype, values.size(), encoded);
-}
-
-void EncodeInt8::MoveTo(const DeviceAddresses& at) {
-  values = at(values);
-  encoded = at(encoded);
 }
 
 absl::Status SumInt8::Check(OperandChecker& check) const {
@@ -155,55 +147,32 @@ absl::Status DecodeNf4::Check(OperandChecker& check) const {
                    " bytes of ", DTypeName(dtype), "; give ", wanted));
 }
 
-void DecodeNf4::MoveTo(const DeviceAddresses& at) {
-  encoded = at(encoded);
-  values = at(values);
-}
-
 absl::Status Measure::Check(OperandChecker& check) const {
-  check.Accesses(Reads(gradient.data(), gradient.size_in_bytes()))
-      .Accesses(WritesTo(result));
+  check.Accesses(Reads(gradient)).Accesses(WritesTo(result));
   return offload::CheckGradient(gradient);
-}
-
-void Measure::MoveTo(const DeviceAddresses& at) {
-  gradient = At(at, gradient);
-  result = at(result);
 }
 
 absl::Status OptimizerStep::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(
       offload::CheckRanges(std::span(&range, 1), prepared.moments),
       Annotate(_, prepared.name));
-  check
-      .Accesses(Writes(range.parameter.data(), range.parameter.size_in_bytes()))
-      .Accesses(Reads(range.gradient.data(), range.gradient.size_in_bytes()));
+  check.Accesses(Writes(range.parameter)).Accesses(Reads(range.gradient));
   AddMoment(range.first, check);
   AddMoment(range.second, check);
   if (!range.copy.empty()) {
-    check.Accesses(Writes(range.copy.data(), range.copy.size_in_bytes()));
+    check.Accesses(Writes(range.copy));
   }
   return absl::OkStatus();
 }
 
-void OptimizerStep::MoveTo(const DeviceAddresses& at) {
-  range.parameter = At(at, range.parameter);
-  range.gradient = At(at, range.gradient);
-  range.copy = At(at, range.copy);
-  for (offload::MomentSpan* const moment : {&range.first, &range.second}) {
-    moment->values = at(moment->values);
-    moment->largest = at(moment->largest);
-  }
-}
-
 absl::Status Scale::Check(OperandChecker& check) const {
-  check.Accesses(Writes(values.data(), values.size_in_bytes()));
+  check.Accesses(Writes(values));
   if (values.dtype() != DType::kF32 && values.dtype() != DType::kF64) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a scale of ", DTypeName(values.dtype()), "; give f32 or f64"));
   }
   if (copy.empty()) return absl::OkStatus();
-  check.Accesses(Writes(copy.data(), copy.size_in_bytes()));
+  check.Accesses(Writes(copy));
   const bool is_half =
       copy.dtype() == DType::kBF16 || copy.dtype() == DType::kF16;
   if (is_half && values.dtype() == DType::kF32 &&
@@ -216,29 +185,16 @@ absl::Status Scale::Check(OperandChecker& check) const {
                    "; give as many bf16 or f16 for f32"));
 }
 
-void Scale::MoveTo(const DeviceAddresses& at) {
-  values = At(at, values);
-  copy = At(at, copy);
-}
-
 absl::Status SumSquares::Check(OperandChecker& check) const {
-  check.Accesses(Reads(values.data(), values.size_in_bytes()))
-      .Accesses(Writes(rows.data(), rows.size_in_bytes()));
+  check.Accesses(Reads(values)).Accesses(Writes(rows));
   if (!columns.empty()) {
-    check.Accesses(Writes(columns.data(), columns.size_in_bytes()));
+    check.Accesses(Writes(columns));
   }
   return CheckFactored(values, offset, width, rows, columns);
 }
 
-void SumSquares::MoveTo(const DeviceAddresses& at) {
-  values = At(at, values);
-  rows = At(at, rows);
-  columns = At(at, columns);
-}
-
 absl::Status DivideByMean::Check(OperandChecker& check) const {
-  check.Accesses(Reads(rows.data(), rows.size_in_bytes()))
-      .Accesses(Writes(columns.data(), columns.size_in_bytes()));
+  check.Accesses(Reads(rows)).Accesses(Writes(columns));
   if (!rows.empty() && rows.dtype() == columns.dtype() &&
       (rows.dtype() == DType::kF32 || rows.dtype() == DType::kF64)) {
     return absl::OkStatus();
@@ -249,17 +205,10 @@ absl::Status DivideByMean::Check(OperandChecker& check) const {
       "; give at least one row, and f32 or f64 for both"));
 }
 
-void DivideByMean::MoveTo(const DeviceAddresses& at) {
-  rows = At(at, rows);
-  columns = At(at, columns);
-}
-
 absl::Status FactoredUpdate::Check(OperandChecker& check) const {
-  check.Accesses(Reads(values.data(), values.size_in_bytes()))
-      .Accesses(Reads(rows.data(), rows.size_in_bytes()))
-      .Accesses(Writes(update.data(), update.size_in_bytes()));
+  check.Accesses(Reads(values)).Accesses(Reads(rows)).Accesses(Writes(update));
   if (!columns.empty()) {
-    check.Accesses(Reads(columns.data(), columns.size_in_bytes()));
+    check.Accesses(Reads(columns));
   }
   if (update.size() != values.size() || update.dtype() != rows.dtype()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -268,13 +217,6 @@ absl::Status FactoredUpdate::Check(OperandChecker& check) const {
         DTypeName(rows.dtype()), "; give equal ones"));
   }
   return CheckFactored(values, offset, width, rows, columns);
-}
-
-void FactoredUpdate::MoveTo(const DeviceAddresses& at) {
-  values = At(at, values);
-  rows = At(at, rows);
-  columns = At(at, columns);
-  update = At(at, update);
 }
 
 }  // namespace op

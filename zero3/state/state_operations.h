@@ -24,10 +24,10 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/device/device.h"
 #include "base/device/host_device.h"
 #include "base/device/operand_checker.h"
@@ -57,7 +57,7 @@ struct Add {
   int64_t count = 0;
 
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(from, to); }
 };
 
 // EncodeInt8 of zero3/state/int8_blocks.h.
@@ -68,7 +68,7 @@ struct EncodeInt8 {
   std::span<std::byte> encoded;
 
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(values, encoded); }
 };
 
 // SumInt8 of zero3/state/int8_blocks.h.
@@ -109,7 +109,7 @@ struct DecodeNf4 {
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(encoded, values); }
 };
 
 // Writes the statistics of `gradient` to the device memory `result`, which has
@@ -120,7 +120,7 @@ struct Measure {
   std::span<std::byte> result;
 
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(gradient.address(), result); }
 };
 
 // The optimizer's step on one range. `prepared` is what the optimizer's Prepare
@@ -134,7 +134,12 @@ struct OptimizerStep {
 
   bool IsEmpty() const { return range.frozen; }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() {
+    return std::tie(range.parameter.address(), range.gradient.address(),
+                    range.copy.address(), range.first.values,
+                    range.first.largest, range.second.values,
+                    range.second.largest);
+  }
 };
 
 // values *= factor, for f32 or f64. `copy`, unless it is empty, becomes the
@@ -147,7 +152,7 @@ struct Scale {
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(values.address(), copy.address()); }
 };
 
 // The operations on factored second moments (Adafactor) take consecutive
@@ -173,7 +178,9 @@ struct SumSquares {
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() {
+    return std::tie(values.address(), rows.address(), columns.address());
+  }
 };
 
 // columns /= max(mean(rows), least). Sums in f64.
@@ -185,7 +192,7 @@ struct DivideByMean {
 
   bool IsEmpty() const { return columns.empty(); }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() { return std::tie(rows.address(), columns.address()); }
 };
 
 // update = factor * scale * value / sqrt(max(row * column, least^2)), with
@@ -205,7 +212,10 @@ struct FactoredUpdate {
 
   bool IsEmpty() const { return values.empty(); }
   absl::Status Check(OperandChecker& check) const;
-  void MoveTo(const DeviceAddresses& at);
+  auto operands() {
+    return std::tie(values.address(), rows.address(), columns.address(),
+                    update.address());
+  }
 };
 
 // The elements of SumSquares or FactoredUpdate.

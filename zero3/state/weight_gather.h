@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "zero3/layout/state_layout.h"
 #include "zero3/parameters/model_parameters.h"

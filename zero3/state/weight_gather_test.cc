@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <memory>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "base/dtype/convert.h"

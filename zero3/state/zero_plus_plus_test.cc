@@ -2,7 +2,6 @@
 // nearly the same values, and all ranks have the same bits.
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "base/status_matchers.h"

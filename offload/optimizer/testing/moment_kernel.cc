@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "offload/optimizer/targets.h"
+#include "base/highway_targets.h"
 #include "offload/optimizer/testing/moment_codec.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/optimizer/testing/moment_kernel.cc"

@@ -11,9 +11,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "base/dtype/dtype.h"
+#include "base/highway_targets.h"
 #include "offload/optimizer/parameter_range.h"
-#include "offload/optimizer/targets.h"
-// Must come after targets.h.
+// Must come after highway_targets.h.
 #include "hwy/highway.h"
 
 namespace tessera::offload {

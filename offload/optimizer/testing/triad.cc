@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/highway_targets.h"
 #include "hwy/aligned_allocator.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/status_matchers.h"

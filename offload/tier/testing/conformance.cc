@@ -3,9 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/status_matchers.h"

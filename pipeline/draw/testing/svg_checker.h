@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>

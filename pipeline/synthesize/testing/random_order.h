@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "pipeline/synthesize/model.h"

@@ -13,6 +13,7 @@
 #include "base/tensor/copy.h"
 #include "tensor_parallel/layers/parameter.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
+#include "tensor_parallel/ops/testing/test_tensor.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 
 namespace tessera::tensor_parallel {
@@ -462,16 +463,13 @@ absl::Status CheckAttention(collectives::Communicator& communicator,
   TESSERA_ASSIGN_OR_RETURN(const auto attention, make(group, c));
   TESSERA_ASSIGN_OR_RETURN(Local local, TakeLocal(c, whole, rank));
   local.SetMask(c, *attention);
-  const std::vector<int64_t> once = attention->layout().PositionsOf(rank);
-  std::vector<int64_t> positions;
-  for (int64_t i = 0; i < c.sequences; ++i) {
-    positions.insert(positions.end(), once.begin(), once.end());
-  }
+  const std::vector<int64_t> positions = attention->layout().PositionsOf(rank);
   const auto rotate = [&](bool inverse, Tensor& x) {
-    return c.rotary ? ops.Run(op::Rotate{RotaryFrequencies{.base = kBase}.Of(
-                                             c.head_size, c.length),
-                                         inverse, ListOf(positions), x.view()})
-                    : absl::OkStatus();
+    if (!c.rotary) return absl::OkStatus();
+    const TestTensor table = RotaryTableOf(
+        RotaryFrequencies{.base = kBase}.Of(c.head_size, c.length), positions,
+        x.dtype());
+    return ops.Run(op::Rotate{inverse, table.view(), x.view()});
   };
   TESSERA_RETURN_IF_ERROR(rotate(false, local.query));
   TESSERA_RETURN_IF_ERROR(rotate(false, local.key));

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -63,6 +64,43 @@ std::vector<int64_t> RandomFirstKeys(const AttentionSizes& s,
   return first_keys;
 }
 
+// The results of a whole block, in wider rows that contain NaNs before.
+struct WholeResults {
+  explicit WholeResults(const AttentionProblem& p)
+      : output(p.query.dtype(), p.query.shape(), 8),
+        log_sum_exp(p.log_sum_exp.dtype(), p.log_sum_exp.shape()),
+        query_gradient(p.query.dtype(), p.query.shape(), 16),
+        key_gradient(p.query.dtype(), p.key.shape(), 24),
+        value_gradient(p.query.dtype(), p.key.shape(), 8) {
+    for (TestTensor* x : All()) {
+      x->Set(std::vector<double>(x->size(), std::nan("")));
+    }
+  }
+
+  std::vector<TestTensor*> All() {
+    return {&output, &log_sum_exp, &query_gradient, &key_gradient,
+            &value_gradient};
+  }
+
+  void Run(Ops& ops, const AttentionProblem& p) {
+    AttentionBlock block = p.Block();
+    block.is_whole = true;
+    TESSERA_ASSERT_OK(
+        ops.Run(op::Attend{block, {output.view(), log_sum_exp.view()}}));
+    TESSERA_ASSERT_OK(
+        ops.Run(op::AttendGradient{block,
+                                   {.output_gradient = p.output_gradient.view(),
+                                    .output = output.view(),
+                                    .log_sum_exp = log_sum_exp.view(),
+                                    .delta = std::nullopt,
+                                    .query_gradient = query_gradient.view(),
+                                    .key_gradient = key_gradient.view(),
+                                    .value_gradient = value_gradient.view()}}));
+  }
+
+  TestTensor output, log_sum_exp, query_gradient, key_gradient, value_gradient;
+};
+
 // Problems of every type, kind and size.
 void ExpectAllAreReference(Ops& ops, Arithmetic arithmetic, uint64_t seed,
                            bool hides_keys) {
@@ -88,6 +126,72 @@ TEST_P(OpsConformanceTest, AttentionIsTheTextbooksForEveryTypeAndManySizes) {
 
 TEST_P(OpsConformanceTest, AttentionHidesKeysBeforeTheFirst) {
   ExpectAllAreReference(ops(), arithmetic(), 11, /*hides_keys=*/true);
+}
+
+TEST_P(OpsConformanceTest, WholeAttentionIsAttentionRoundedOnce) {
+  std::mt19937_64 random(13);
+  for (const DType dtype : kComputedTypes) {
+    for (const AttentionSizes& s : kSizes) {
+      for (const BlockKind kind : {BlockKind::kFull, BlockKind::kCausal}) {
+        SCOPED_TRACE(testing::Message()
+                     << dtype << " " << s << " " << KindName(kind));
+        AttentionProblem p(dtype, s, random);
+        p.kind = kind;
+        if (random() % 2 == 0) p.first_keys = RandomFirstKeys(s, random);
+        WholeResults whole(p);
+        whole.Run(ops(), p);
+        // Merged into a state, whose output is rounded before the backward.
+        TESSERA_ASSERT_OK(ops().Run(op::Attend{p.Block(), p.State()}));
+        ExpectClose(whole.output, p.output.values(), 2);
+        ExpectClose(whole.log_sum_exp, p.log_sum_exp.values());
+        p.output.Set(whole.output.values());
+        TESSERA_ASSERT_OK(ops().Run(op::RowDots{
+            p.output.view(), p.output_gradient.view(), p.delta.view()}));
+        TESSERA_ASSERT_OK(
+            ops().Run(op::AttendGradient{p.Block(), p.Gradients()}));
+        ExpectClose(whole.query_gradient, p.query_gradient.values(), 2);
+        ExpectClose(whole.key_gradient, p.key_gradient.values(), 2);
+        ExpectClose(whole.value_gradient, p.value_gradient.values(), 2);
+        for (TestTensor* x : whole.All()) EXPECT_TRUE(x->GapsAreIntact());
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, WholeAttentionOfNothingIsZero) {
+  std::mt19937_64 random(14);
+  for (const AttentionSizes& sizes :
+       {AttentionSizes{2, 3, 0, 2, 1, 4}, AttentionSizes{2, 0, 3, 2, 1, 4},
+        AttentionSizes{0, 3, 3, 2, 1, 4}}) {
+    AttentionProblem p(DType::kBF16, sizes, random);
+    WholeResults whole(p);
+    whole.Run(ops(), p);
+    for (TestTensor* x : whole.All()) {
+      const double nothing = x == &whole.log_sum_exp ? kNothing : 0;
+      EXPECT_EQ(x->values(), std::vector<double>(x->size(), nothing));
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, WholeAttentionRejectsDeltaAndStatistics) {
+  std::mt19937_64 random(15);
+  AttentionProblem p(DType::kBF16, {1, 3, 3, 2, 1, 4}, random);
+  AttentionBlock block = p.Block();
+  block.is_whole = true;
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(ops().Run(op::Attend{block, p.State()}),
+              refused("Attend: \"output\" is of f32; it should be of bf16"));
+  EXPECT_THAT(ops().Run(op::AttendGradient{block, p.Gradients()}),
+              refused("\"delta\" should be given unless the block is whole."));
+  block.kind = BlockKind::kNone;
+  EXPECT_THAT(ops().Run(op::Attend{block, p.State()}),
+              refused("is whole; it should be of another kind."));
+  AttentionGradients gradients = p.Gradients();
+  gradients.delta.reset();
+  EXPECT_THAT(ops().Run(op::AttendGradient{p.Block(), gradients}),
+              refused("\"delta\" should be given unless the block is whole."));
 }
 
 // Rows of a larger table.

@@ -31,14 +31,14 @@ struct Layer {
     }
     ids.Set({1, 3, 0, 5, 1});
     targets.Set({2, 2, 9, 0, 4});
-    positions.Set({0, 1, 2, 3, 4});
+    SetRotaryTable(RotaryFrequencies{.base = 100}.Of(4, kTokens),
+                   std::vector<int64_t>{0, 1, 2, 3, 4}, turns.view());
     scales.Set({1, 1, 0.5, 0.5, 0});
   }
   std::vector<TestTensor*> all() {
-    return {&table,   &norm,      &weight,  &head,        &ids,
-            &targets, &x,         &q,       &output,      &logits,
-            &inverse, &positions, &largest, &log_sum_exp, &sum,
-            &picked,  &losses,    &scales,  &total};
+    return {&table, &norm,   &weight, &head,    &ids,   &targets, &x,
+            &q,     &output, &logits, &inverse, &turns, &largest, &log_sum_exp,
+            &sum,   &picked, &losses, &scales,  &total};
   }
 
   TestTensor table{DType::kF64, {6, kWidth}}, norm{DType::kF64, {kWidth}};
@@ -49,7 +49,7 @@ struct Layer {
   TestTensor output{DType::kF64, {1, kTokens, 2, 4}};
   TestTensor logits{DType::kF64, {kTokens, kVocabulary}};
   TestTensor inverse{DType::kF64, {kTokens}};
-  TestTensor positions{DType::kI64, {kTokens}};
+  TestTensor turns{DType::kF64, {kTokens, 4}};
   TestTensor largest{DType::kF64, {kTokens}};
   TestTensor log_sum_exp{DType::kF64, {1, kTokens, 2}};
   TestTensor sum{DType::kF64, {kTokens}}, picked{DType::kF64, {kTokens}};
@@ -62,7 +62,7 @@ struct Layer {
 absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
   const auto& [table, norm, weight, head, ids, targets] =
       std::tie(v[0], v[1], v[2], v[3], v[4], v[5]);
-  const auto& [x, q, output, logits, inverse, positions] =
+  const auto& [x, q, output, logits, inverse, turns] =
       std::tie(v[6], v[7], v[8], v[9], v[10], v[11]);
   const auto& [largest, log_sum_exp, sum, picked, losses, scales, total] =
       std::tie(v[12], v[13], v[14], v[15], v[16], v[17], v[18]);
@@ -72,8 +72,7 @@ absl::Status RunLayer(Ops& ops, const std::vector<TensorView>& v) {
       ops.Run(op::Gemm{{.transpose_b = true}, x, weight, q}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView heads,
                            q.Reshape({{kTokens, 2, 4}}));
-  TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{
-      RotaryFrequencies{.base = 100}.Of(4, kTokens), false, positions, heads}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Rotate{false, turns, heads}));
   TESSERA_RETURN_IF_ERROR(ops.Run(op::Fill{0, output}));
   TESSERA_RETURN_IF_ERROR(
       ops.Run(op::Fill{-std::numeric_limits<double>::infinity(), log_sum_exp}));

@@ -23,14 +23,15 @@ using ::testing::HasSubstr;
 constexpr double kEpsilon = 1e-3;
 
 struct Norm {
-  Norm(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random)
+  Norm(DType dtype, int64_t rows, int64_t n, std::mt19937_64& random,
+       bool gaps = true)
       : rows(rows),
         n(n),
-        x(dtype, {rows, n}, 3),
+        x(dtype, {rows, n}, gaps ? 3 : 0),
         weight(dtype, {n}),
-        y(dtype, {rows, n}, 2),
-        gradient(dtype, {rows, n}, 1),
-        x_gradient(dtype, {rows, n}, 4),
+        y(dtype, {rows, n}, gaps ? 2 : 0),
+        gradient(dtype, {rows, n}, gaps ? 1 : 0),
+        x_gradient(dtype, {rows, n}, gaps ? 4 : 0),
         weight_gradient(StatisticsFor(dtype), {n}),
         inverse(StatisticsFor(dtype), {rows}) {
     x.Randomise(random);
@@ -196,6 +197,51 @@ TEST_P(OpsConformanceTest, NormsOfSumsHaveTheBitsOfTwoOperations) {
     EXPECT_EQ(residual.values(), norm.x_gradient.values());
     EXPECT_TRUE(residual.GapsAreIntact());
   });
+}
+
+// For few rows, and for as many as several parts of a sum have.
+TEST_P(OpsConformanceTest, NormsGradientsInOnePassHaveTheBitsOfTwoOperations) {
+  std::mt19937_64 random(9);
+  const auto expect = [&](Norm& norm, int64_t gap) {
+    TESSERA_ASSERT_OK(norm.Forward(ops()));
+    for (const DType dtype : {norm.x.dtype(), norm.inverse.dtype()}) {
+      TestTensor residual(norm.x.dtype(), {norm.rows, norm.n}, gap);
+      residual.Randomise(random);
+      TestTensor sum(dtype, {norm.n});
+      sum.Randomise(random);
+      TestTensor fused_sum = sum;
+      Norm fused = norm;
+      TESSERA_ASSERT_OK(norm.WeightGradient(ops(), sum));
+      TESSERA_ASSERT_OK(ops().Run(op::AddRmsNormInputGradient{
+          norm.gradient.view(), norm.x.view(), norm.weight.view(),
+          norm.inverse.view(), residual.view(), norm.x_gradient.view()}));
+      const auto run = [&](const TestTensor& to) {
+        return ops().Run(op::AddRmsNormGradients{
+            fused.gradient.view(), fused.x.view(), fused.weight.view(),
+            fused.inverse.view(), residual.view(), to.view(),
+            fused_sum.view()});
+      };
+      TESSERA_ASSERT_OK(run(fused.x_gradient));
+      EXPECT_EQ(fused.x_gradient.bytes(), norm.x_gradient.bytes());
+      EXPECT_EQ(fused_sum.bytes(), sum.bytes());
+      // The result may overwrite the gradient.
+      TESSERA_ASSERT_OK(norm.WeightGradient(ops(), sum));
+      TESSERA_ASSERT_OK(run(fused.gradient));
+      EXPECT_EQ(fused.gradient.values(), norm.x_gradient.values());
+      EXPECT_EQ(fused_sum.bytes(), sum.bytes());
+      EXPECT_TRUE(fused.gradient.GapsAreIntact());
+    }
+  };
+  ForEachNorm([&](Norm& norm) { expect(norm, 5); });
+  // Packs of 16 bytes.
+  for (const DType dtype : kComputedTypes) {
+    SCOPED_TRACE(dtype);
+    Norm norm(dtype, 37, 48, random, /*gaps=*/false);
+    expect(norm, 0);
+  }
+  // More columns than a block's shared memory holds.
+  Norm wide(DType::kF64, 2, 6144, random, /*gaps=*/false);
+  expect(wide, 0);
 }
 
 TEST_P(OpsConformanceTest, NormsOfSumsAreTheirFormulas) {

@@ -56,8 +56,9 @@ TEST_P(OpsConformanceTest, RotateTurnsPairsByTheirAngle) {
         x.Randomise(random);
         const Rotation rotation = WithBase(10000, shape[2]);
         const auto expected = Turned(x, rotation, inverse ? -1 : 1, positions);
-        TESSERA_ASSERT_OK(ops().Run(
-            op::Rotate{rotation, inverse, ListOf(positions), x.view()}));
+        TESSERA_ASSERT_OK(ops().Run(op::Rotate{
+            inverse, RotaryTableOf(rotation, positions, dtype).view(),
+            x.view()}));
         ExpectClose(x, expected, 2);
         EXPECT_TRUE(x.GapsAreIntact());
       }
@@ -65,35 +66,23 @@ TEST_P(OpsConformanceTest, RotateTurnsPairsByTheirAngle) {
   }
 }
 
-TEST_P(OpsConformanceTest, RotateKeepsNoTableOfOtherArguments) {
+// Sequences have the same positions.
+TEST_P(OpsConformanceTest, RotateTurnsEverySequenceByTheTable) {
   std::mt19937_64 random(2);
-  std::vector<int64_t> positions = {3, 7};
-  const auto expect = [&](DType dtype, const RotaryFrequencies& frequencies,
-                          int64_t d) {
-    TestTensor x(dtype, {2, 2, d});
-    x.Randomise(random);
-    const Rotation rotation = frequencies.Of(d, /*length=*/1);
-    const auto expected = Turned(x, rotation, 1, positions);
-    TESSERA_ASSERT_OK(
-        ops().Run(op::Rotate{rotation, false, ListOf(positions), x.view()}));
-    ExpectClose(x, expected, 2);
-  };
-  expect(DType::kF32, {.base = 100}, 8);
-  expect(DType::kF32, {.base = 100}, 8);
-  expect(DType::kF32, {.base = 500}, 8);
-  expect(DType::kF32, {.base = 500}, 4);
-  expect(DType::kF64, {.base = 500}, 4);
-  expect(DType::kF32, {.base = 500}, 4);
-  RotaryFrequencies scaled = {
-      .base = 500, .scaling = RotaryScaling::kLinear, .factor = 3};
-  expect(DType::kF32, scaled, 4);
-  scaled.factor = 5;
-  expect(DType::kF32, scaled, 4);
-  scaled.attention_factor = 2;
-  expect(DType::kF32, scaled, 4);
-  positions = {7, 3};
-  expect(DType::kF32, {.base = 500}, 4);
-  expect(DType::kF64, {.base = 500}, 4);
+  const std::vector<int64_t> positions = {3, 7, 4000};
+  const std::vector<int64_t> all = {3, 7, 4000, 3, 7, 4000};
+  for (const DType dtype : kComputedTypes) {
+    // Whole packs, and rows that begin anywhere.
+    for (const int64_t d : {6, 32}) {
+      TestTensor x(dtype, {6, 3, d});
+      x.Randomise(random);
+      const Rotation rotation = WithBase(500, d);
+      const auto expected = Turned(x, rotation, 1, all);
+      TESSERA_ASSERT_OK(ops().Run(op::Rotate{
+          false, RotaryTableOf(rotation, positions, dtype).view(), x.view()}));
+      ExpectClose(x, expected, 2);
+    }
+  }
 }
 
 // A part of the head, with a factor.
@@ -109,8 +98,8 @@ TEST_P(OpsConformanceTest, RotateTurnsPartOfTheHead) {
       TestTensor x(dtype, {5, 2, 64}, 1);
       x.Randomise(random);
       const auto expected = Turned(x, rotation, -1, positions);
-      TESSERA_ASSERT_OK(
-          ops().Run(op::Rotate{rotation, true, ListOf(positions), x.view()}));
+      TESSERA_ASSERT_OK(ops().Run(op::Rotate{
+          true, RotaryTableOf(rotation, positions, dtype).view(), x.view()}));
       ExpectClose(x, expected, 3);
       EXPECT_TRUE(x.GapsAreIntact());
     }
@@ -125,39 +114,40 @@ TEST_P(OpsConformanceTest, RotateInverseIsTheGradient) {
   TestTensor x(DType::kF64, {2, 2, 6}), gradient(DType::kF64, {2, 2, 6});
   x.Randomise(random);
   gradient.Randomise(random);
+  const TestTensor table = RotaryTableOf(rotation, positions, DType::kF64);
   const auto f = [&] {
     TestTensor y = x;
-    EXPECT_THAT(
-        ops().Run(op::Rotate{rotation, false, ListOf(positions), y.view()}),
-        IsOk());
+    EXPECT_THAT(ops().Run(op::Rotate{false, table.view(), y.view()}), IsOk());
     return Dot(gradient, y);
   };
   TestTensor x_gradient = gradient;
-  TESSERA_ASSERT_OK(ops().Run(
-      op::Rotate{rotation, true, ListOf(positions), x_gradient.view()}));
+  TESSERA_ASSERT_OK(
+      ops().Run(op::Rotate{true, table.view(), x_gradient.view()}));
   for (int64_t i = 0; i < x.size(); ++i) {
     EXPECT_NEAR(x_gradient.at(i), Slope(x, i, f), 1e-8);
   }
 }
 
 TEST_P(OpsConformanceTest, RotateRefusesWhatDoesNotFitAndWritesNothing) {
-  TestTensor x(DType::kF32, {2, 1, 4});
-  const TestTensor narrow(DType::kI32, {2});
-  const std::vector<int64_t> positions = {1, 2};
-  const Rotation rotation = WithBase(10, 4);
+  TestTensor x(DType::kBF16, {2, 1, 4});
   const auto before = x.bytes();
-  const auto refused = [](const char* text) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  const auto expect_refused = [&](const TestTensor& table, const char* text) {
+    EXPECT_THAT(ops().Run(op::Rotate{false, table.view(), x.view()}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
   };
-  EXPECT_THAT(ops().Run(op::Rotate{WithBase(10, 6), false, ListOf(positions),
-                                   x.view()}),
-              refused("Rotate: the rotation has 3 pairs; heads of \"x\" have 4 "
-                      "elements, fewer than two for each pair."));
-  EXPECT_THAT(ops().Run(op::Rotate{rotation, false,
-                                   ListOf(std::vector<int64_t>()), x.view()}),
-              refused("Rotate: \"positions\" has 0 numbers; it should have 2"));
-  EXPECT_THAT(ops().Run(op::Rotate{rotation, false, narrow.view(), x.view()}),
-              refused("Rotate: \"positions\" is of i32; it should be of i64"));
+  expect_refused(TestTensor(DType::kF32, {2, 6}),
+                 "Rotate: \"table\" turns 6 elements of a head; heads of \"x\" "
+                 "have 4.");
+  expect_refused(TestTensor(DType::kF32, {0, 4}),
+                 "Rotate: \"table\" has 0 positions; the 2 tokens of \"x\" "
+                 "should be a multiple.");
+  expect_refused(TestTensor(DType::kF32, {3, 4}), "has 3 positions");
+  expect_refused(TestTensor(DType::kF32, {2, 3}),
+                 "it should be [positions, 2 pairs].");
+  expect_refused(TestTensor(DType::kF32, {8}),
+                 "it should be [positions, 2 pairs].");
+  expect_refused(TestTensor(DType::kF64, {2, 4}), "\"table\" is of f64");
+  expect_refused(TestTensor(DType::kF32, {2, 4}, /*gap=*/1), "\"table\"");
   EXPECT_EQ(x.bytes(), before);
 }
 

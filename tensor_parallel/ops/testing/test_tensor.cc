@@ -123,6 +123,15 @@ int64_t TestTensor::OffsetOf(int64_t index) const {
   return offset;
 }
 
+TestTensor RotaryTableOf(const Rotation& rotation,
+                         std::span<const int64_t> positions, DType dtype) {
+  TestTensor table(StatisticsFor(dtype),
+                   {static_cast<int64_t>(positions.size()),
+                    2 * static_cast<int64_t>(rotation.frequencies.size())});
+  SetRotaryTable(rotation, positions, table.view());
+  return table;
+}
+
 void ExpectClose(const TestTensor& actual, const std::vector<double>& expected,
                  double scale, const std::vector<double>& allowance) {
   ASSERT_EQ(actual.size(), static_cast<int64_t>(expected.size()));

@@ -19,6 +19,7 @@
 #include "base/dtype/dtype.h"
 #include "base/tensor/layout.h"
 #include "base/tensor/tensor_view.h"
+#include "tensor_parallel/ops/rotary.h"
 
 namespace tessera::tensor_parallel {
 
@@ -69,6 +70,10 @@ class TestTensor {
   Layout layout_;
   std::vector<std::byte> bytes_;
 };
+
+// The table of op::Rotate for heads of `dtype`.
+TestTensor RotaryTableOf(const Rotation& rotation,
+                         std::span<const int64_t> positions, DType dtype);
 
 // Expects each value within 1e-12 (f64) or 1e-5 (f32) of `expected`, relative
 // to the larger of `expected` and `scale`; for bf16, the tolerance of f32 plus

@@ -1,6 +1,6 @@
 #include "tensor_parallel/ops_cpu/testing/vector_probe.h"
 
-#include "tensor_parallel/ops_cpu/targets.h"
+#include "base/highway_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor_parallel/ops_cpu/testing/vector_probe.cc"
 #include "hwy/foreach_target.h"

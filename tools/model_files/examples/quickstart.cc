@@ -10,6 +10,7 @@
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/llama_names.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/model_files/safetensors_set.h"
 
 absl::Status Run(const std::string& directory) {

@@ -1,5 +1,6 @@
-"""Tessera from Python: meshes of ranks, pipeline schedules, the planner, checkpoints, and AdamW on the CPU.
+"""Tessera from Python: training, meshes of ranks, pipeline schedules, the planner, checkpoints, and AdamW on the CPU.
 
+    tessera.train      starts a training run and iterates over its metrics; the command `tessera` runs all tools
     tessera.topology   ranks on a mesh of named axes, their groups; clusters, and the placement of ranks on them
     tessera.pipeline   schedules: generate, synthesise, validate, simulate, draw; PyTorch's formats
     tessera.plan       the fastest ways to train a model on a cluster
@@ -21,8 +22,8 @@ from typing import Any
 from tessera import checkpoint, errors, estimate, launch, pipeline, plan, topology
 from tessera.errors import StatusError
 from tessera.topology import Cluster, Mesh
+from tessera.training import train
 
-__version__ = "0.1.0"
 __all__ = [
     "Cluster",
     "Mesh",
@@ -35,6 +36,7 @@ __all__ = [
     "pipeline",
     "plan",
     "topology",
+    "train",
     "zero",
 ]
 
@@ -42,4 +44,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("optim", "zero"):
         return importlib.import_module(f"tessera.{name}")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("tessera")
     raise AttributeError(f"module 'tessera' has no attribute {name!r}")

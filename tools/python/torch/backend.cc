@@ -4,7 +4,7 @@
 // Synchronous collectives run on the caller's thread; asynchronous ones run in
 // order on threads of the group, which are created when first needed
 // (GroupLane). Messages need no thread while a caller waits for them
-// (engine/tagged_messages.h). Messages of groups on several hosts are gloo's.
+// (engine/tagged_messages.h).
 //
 // Supports torch 2.12 to 2.15. The methods have names that exist in all of
 // these releases; newer releases forward their new names to them.
@@ -364,7 +364,8 @@ class MessageWork final : public c10d::Work {
     std::exception_ptr error;
     try {
       if (!status.ok()) {
-        Throw(status,
+        const int64_t rank = group_->joined.communicator->rank().value();
+        Throw(Annotate(status, absl::StrCat("rank ", rank)),
               timeout.count() > 0 ? absl::FromChrono(timeout) : timeout_);
       }
       if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
@@ -388,84 +389,6 @@ class MessageWork final : public c10d::Work {
   std::shared_ptr<Group> group_;
 };
 
-// Adds the title to errors of the call.
-template <typename Function>
-auto Explained(const std::string& title, const Function& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    TORCH_CHECK_WITH(DistBackendError, false, "tessera: ", title, ": ",
-                     error.what());
-  }
-}
-
-// A message of a group on several hosts. It has no future either.
-class NetworkMessageWork final : public c10d::Work {
- public:
-  // `title` names the rank, the group, the operation and its peer.
-  NetworkMessageWork(OpType type, at::Tensor tensor, at::Tensor dense,
-                     WorkPointer work, std::string title)
-      : Work(-1, type),
-        tensor_(std::move(tensor)),
-        dense_(std::move(dense)),
-        work_(std::move(work)),
-        title_(std::move(title)) {}
-
-  ~NetworkMessageWork() override { fork_guard_.Free(work_); }
-
-  bool isCompleted() override { return work_->isCompleted(); }
-  int sourceRank() const override { return work_->sourceRank(); }
-  uint64_t getSequencenumber() const override {
-    return work_->getSequencenumber();
-  }
-
-  bool wait(milliseconds timeout) override {
-    CheckFork(fork_guard_);
-    std::exception_ptr error;
-    try {
-      Explained(title_, [&] { work_->wait(timeout); });
-      if (!dense_.is_same(tensor_)) tensor_.copy_(dense_);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    finishAndThrow(error);
-    return true;
-  }
-  void abort() override { work_->abort(); }
-
- private:
-  const ForkGuard fork_guard_;
-  const at::Tensor tensor_;
-  const at::Tensor dense_;
-  WorkPointer work_;
-  const std::string title_;
-};
-
-// Connects the ranks for messages if the group has several hosts; returns null
-// on one. Throws.
-c10::intrusive_ptr<c10d::Backend> ConnectMessages(
-    const c10::intrusive_ptr<c10d::Store>& store, const Communicator& group,
-    absl::Duration timeout) {
-  if (group.engine_name() == "shared_memory") return nullptr;
-  const auto connect =
-      [&]() -> absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> {
-    const auto rank = static_cast<int>(group.rank().value());
-    const auto size = static_cast<int>(group.size());
-    TESSERA_ASSIGN_OR_RETURN(
-        const auto own,
-        TorchStore::Create(store, rank, size, absl::Now() + timeout));
-    return ConnectGloo(own->WithPrefix("messages"), rank, size, timeout);
-  };
-  auto messages = connect();
-  if (!messages.ok()) {
-    Throw(
-        Annotate(messages.status(), absl::StrCat("rank ", group.rank().value(),
-                                                 " creates ", group.name())),
-        timeout);
-  }
-  return *std::move(messages);
-}
-
 class TesseraBackend final : public c10d::Backend {
  public:
   // `prefix` is the name of the backend in profiles.
@@ -477,7 +400,6 @@ class TesseraBackend final : public c10d::Backend {
         group_(std::make_shared<Group>()),
         prefix_(std::move(prefix)) {
     group_->joined = std::move(group);
-    messages_ = ConnectMessages(store_, communicator(), GroupTimeout());
     const std::lock_guard lock(live_mutex_);
     live_.insert(this);
   }
@@ -495,7 +417,6 @@ class TesseraBackend final : public c10d::Backend {
       lane_->Close();
     }
     fork_guard_.Free(lane_);
-    fork_guard_.Free(messages_);
     fork_guard_.Free(group_);
   }
 
@@ -521,10 +442,7 @@ class TesseraBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "tessera"; }
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
-  void setTimeout(milliseconds timeout) override {
-    timeout_ = timeout;
-    if (messages_) messages_->setTimeout(timeout);
-  }
+  void setTimeout(milliseconds timeout) override { timeout_ = timeout; }
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<Options> getBackendOptions() override {
     return c10::make_intrusive<Options>("tessera", timeout_.load());
@@ -1054,7 +972,6 @@ class TesseraBackend final : public c10d::Backend {
 
   WorkPointer Message(OpType type, const at::Tensor& tensor,
                       const at::Tensor& dense, const Operation& operation) {
-    if (messages_) return NetworkMessage(type, tensor, dense, operation);
     CallOptions call;
     call.timeout = GroupTimeout();
     absl::StatusOr<collectives::Work> work =
@@ -1063,35 +980,6 @@ class TesseraBackend final : public c10d::Backend {
     return c10::make_intrusive<MessageWork>(type, tensor, dense,
                                             *std::move(work), ++sequence_,
                                             GroupTimeout(), group_);
-  }
-
-  WorkPointer NetworkMessage(OpType type, const at::Tensor& tensor,
-                             const at::Tensor& dense,
-                             const Operation& operation) {
-    const bool sends = type == OpType::SEND;
-    const Rank peer = sends ? operation.destination : operation.source;
-    std::string title =
-        absl::StrCat("rank ", rank_, ": ", communicator().name(), ": ",
-                     sends ? "send to " : "receive from ");
-    if (peer == collectives::kAnySource) {
-      absl::StrAppend(&title, "any rank");
-    } else {
-      Require(peer.value() >= 0 && peer.value() < size_, title, "rank ",
-              peer.value(), " of ", size_);
-      const auto report = communicator().Peers()[peer.value()];
-      absl::StrAppend(&title, "rank ", peer.value(), " (",
-                      collectives::DescribePlace(report.host, report.pid), ")");
-    }
-    Tensors tensors = {dense};
-    const int to = static_cast<int>(peer.value());
-    WorkPointer work = Explained(title, [&] {
-      return sends ? messages_->send(tensors, to, operation.tag)
-             : peer == collectives::kAnySource
-                 ? messages_->recvAnysource(tensors, operation.tag)
-                 : messages_->recv(tensors, to, operation.tag);
-    });
-    return c10::make_intrusive<NetworkMessageWork>(
-        type, tensor, dense, std::move(work), std::move(title));
   }
 
   // Runs the body on this thread if the call is synchronous and the lane is
@@ -1140,8 +1028,6 @@ class TesseraBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<milliseconds> timeout_;
   std::shared_ptr<Group> group_;
-  // Of a group on several hosts.
-  c10::intrusive_ptr<c10d::Backend> messages_;
   const std::string prefix_;
   std::atomic<uint64_t> sequence_ = 0;
   std::atomic<uint64_t> monitored_ = 0;

@@ -8,6 +8,7 @@ The programs ask for gloo; TESSERA_REPLACE_GLOO=1 gives them tessera. Prints a t
 """
 
 import argparse
+import collections
 import contextlib
 import functools
 import importlib.util
@@ -309,6 +310,51 @@ def picotron(times, **axes):
             model.reset()
 
 
+def torchtitan(times, axis):
+    """torchtitan 0.2; attention of later versions has no backward pass on CPUs."""
+    import torch
+    import torch.distributed as dist
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    # What it asks an accelerator for.
+    torch._utils._get_available_device_type = lambda: "cpu"
+    torch.cpu.current_device = lambda: 0
+    torch.cpu.get_device_name = lambda *_: "CPU"
+    torch.cpu.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=1)
+    torch.cpu.memory_stats = lambda *_: collections.defaultdict(int)
+    torch.cpu.reset_peak_memory_stats = torch.cpu.empty_cache = lambda *_: None
+    from torchtitan.config import ConfigManager
+    from torchtitan.train import Trainer
+
+    files = tempfile.mkdtemp()
+    os.makedirs(f"{files}/tests/assets/c4_test")
+    os.chdir(files)
+    vocabulary = sorted(pre_tokenizers.ByteLevel.alphabet()) + ["<s>", "</s>"]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save("tokenizer.json")
+    with open("tokenizer_config.json", "w") as file:
+        json.dump({"bos_token": "<s>", "eos_token": "</s>"}, file)
+    with open("tests/assets/c4_test/data.json", "w") as file:
+        file.writelines(json.dumps({"text": f"line {i} of a text, line after line " * 8}) + "\n" for i in range(500))
+
+    degree = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel_shard"}[axis]
+    flags = [f"--model.hf_assets_path={files}", f"--job.dump_folder={files}", "--training.dataset=c4_test", "--debug.seed=1",
+             "--training.local_batch_size=4", "--training.seq_len=64", f"--training.steps={STEPS}", "--metrics.log_freq=1",
+             "--parallelism.pipeline_parallel_schedule=1F1B",
+             f"--parallelism.{degree}_degree={os.environ['WORLD_SIZE']}"]  # fmt: skip
+    trainer = Trainer(ConfigManager().parse_args([part for flag in flags for part in flag.split("=")]))
+
+    def log(step, loss, *_, **__):
+        known = torch.tensor(loss)  # With a pipeline only on its last rank.
+        dist.all_reduce(known, dist.ReduceOp.MAX)
+        times.step(known)
+
+    trainer.metrics_processor.log = log
+    trainer.train()
+    trainer.close()
+
+
 CLIENTS = {
     "ddp": ddp,
     "join": join,
@@ -320,8 +366,9 @@ CLIENTS = {
     **{f"deepspeed_zero{stage}": functools.partial(deepspeed, stage=stage) for stage in (1, 2, 3)},
     "deepspeed_zero2_bf16": functools.partial(deepspeed, stage=2, dtype="bf16"),
     **{f"picotron_{axis}": functools.partial(picotron, **{axis: 0}) for axis in ("dp", "tp", "pp", "cp")},
+    **{f"torchtitan_{axis}": functools.partial(torchtitan, axis=axis) for axis in ("dp", "tp", "pp")},
 }
-NEEDS = {"accelerate": "accelerate", "trainer": "accelerate", "lightning": "lightning", "deepspeed": "deepspeed"}
+NEEDS = {"accelerate": "accelerate", "trainer": "accelerate", "lightning": "lightning", "deepspeed": "deepspeed", "torchtitan": "torchtitan"}
 
 
 def run_rank(client):
@@ -355,7 +402,7 @@ def run(client, options, replaces):
         for line in done.stdout.splitlines():
             if done.returncode == 0 and line.startswith("RESULT "):
                 return json.loads(line.removeprefix("RESULT "))
-        errors = [line for line in done.stdout.splitlines() if "Error" in line]
+        errors = [line for line in done.stdout.splitlines() if "Error: " in line]
         return None, (errors or done.stdout.splitlines()[-1:])[0].strip()
     return None, "no end within 300 s"
 

@@ -83,6 +83,28 @@ class HostsTest(unittest.TestCase):
             for output in self.outputs_of(start(ranks, "programs_test.py", "rank", "--steps=25")):
                 self.assertIn("passed", output)
 
+    def test_programs_pass_with_encryption(self):
+        env = dict(TESSERA_ENCRYPT_DATA="1", TESSERA_JOB_SECRET="0123456789abcdef" * 4)
+        for ranks in ((2, 2), (1, 1)):
+            for output in self.outputs_of(start(ranks, "programs_test.py", "rank", "--steps=25", env=env)):
+                self.assertIn("passed", output)
+                self.assertNotIn("is not encrypted", output)
+
+    def test_messages_of_all_kinds_arrive(self):
+        encrypted = dict(TESSERA_ENCRYPT_DATA="1", TESSERA_JOB_SECRET="0123456789abcdef" * 4)
+        for env in ({}, encrypted):
+            for ranks in ((2, 2), (1, 2)):
+                for output in self.outputs_of(start(ranks, "messages_test.py", env=env)):
+                    self.assertIn("messages passed", output)
+
+    def test_encryption_needs_a_secret_and_its_absence_is_noted(self):
+        env = dict(TESSERA_ENCRYPT_DATA="1", TESSERA_JOB_SECRET="short")
+        for output in self.outputs_of(start((1, 1), "programs_test.py", "rank", "--steps=1", env=env), [1, 1]):
+            self.assertRegex(output, "TESSERA_ENCRYPT_DATA: the secret in TESSERA_JOB_SECRET has 5 bytes")
+        output = self.outputs_of(start((1, 1), "programs_test.py", "rank", "--steps=1"))[0]
+        note = "data between hosts is not encrypted, on the network of address 10.77.0.1; TESSERA_ENCRYPT_DATA=1 encrypts it"
+        self.assertEqual(output.count(note), 1, output)
+
     def test_sharded_modules_train(self):
         self.outputs_of(start((2, 1), "zero_test.py"))
 
@@ -102,7 +124,7 @@ class HostsTest(unittest.TestCase):
 
     def test_sender_that_dies_is_named(self):
         outputs = self.outputs_of(start((2, 2), "fault_test.py", "rank", "message"), [0, 0, 0, -signal.SIGKILL])
-        self.check_noticed(outputs[0], 10, r"rank 0: group 0: receive from rank 3 \(host .*, pid \d+\)")
+        self.check_noticed(outputs[0], 10, r"rank 0: group 0: send .*rank 3 \(host .*, pid \d+\)")
 
     def test_late_rank_is_named_within_the_timeout(self):
         processes = start((2, 2), "fault_test.py", "rank", "late", env={"TIMEOUT": "5"})
@@ -122,15 +144,20 @@ class HostsTest(unittest.TestCase):
             self.check_noticed(output, 15, r"rank [23]\b" if rank < 2 else r"rank [01]\b")
 
 
-def main():
+def make_hosts():
+    """Starts this program again where the hosts exist."""
     if "TWO_HOSTS" not in os.environ:
         inside = ["unshare", "-Urnm", "--kill-child", "bash", TWO_HOSTS]
         env = dict(os.environ, RATE="")
         if not shutil.which(inside[0]) or subprocess.run([*inside, "true"], env=env, capture_output=True).returncode != 0:
             sys.exit(77)
         os.environ["TWO_HOSTS"] = "1"
-        os.execvp(inside[0], [*inside, sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
+        os.execvp(inside[0], [*inside, sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]])
     os.environ["PATH"] += ":/usr/sbin:/sbin"
+
+
+def main():
+    make_hosts()
     if sys.argv[1:2] != ["run"]:
         return unittest.main(verbosity=2)
     ranks = [int(part) for part in sys.argv[2].split(",")]

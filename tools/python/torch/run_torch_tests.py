@@ -2,10 +2,12 @@
 
     WORLD_SIZE=3 python run_torch_tests.py -v [TestDistBackendWithSpawn.test_all_reduce_sum ...]
 
+With HOSTS=2,1 the first two processes are on one of two simulated hosts (hosts_test.py), and the third is on the other one.
 With ALIAS=gloo the backend takes the name "gloo" too, so that the tests for gloo alone run as well. Fails if a test fails that
 is not among the EXCEPTIONS, or if one of those passes.
 """
 
+import ctypes
 import os
 import sys
 import tempfile
@@ -14,6 +16,12 @@ import unittest
 BACKEND = os.environ.get("ALIAS", "tessera")
 os.environ["BACKEND"] = BACKEND
 os.environ.setdefault("WORLD_SIZE", "3")
+HOSTS = [int(ranks) for ranks in os.environ.get("HOSTS", "").split(",") if ranks]
+if HOSTS:
+    import hosts_test
+
+    os.environ["WORLD_SIZE"] = str(sum(HOSTS))
+    hosts_test.make_hosts()
 if "TEMP_DIR" not in os.environ:
     os.environ["TEMP_DIR"] = tempfile.mkdtemp()
     for name in ("barrier", "test_dir", "init_dir"):
@@ -52,6 +60,19 @@ class TestDistBackendWithSpawn(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
         self._spawn_processes()
+
+    @classmethod
+    def _run(cls, rank, *args, **kwargs):
+        if HOSTS:
+            enter_host(int(rank >= HOSTS[0]))
+        super()._run(rank, *args, **kwargs)
+
+
+def enter_host(host):
+    with open(f"/run/netns/host{host}") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter host{host}")
+    os.environ["GLOO_SOCKET_IFNAME"] = f"cable{host}"
 
 
 # Tests that cannot pass, with the reason.

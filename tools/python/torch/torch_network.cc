@@ -11,7 +11,9 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string_view>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 #include <vector>
@@ -22,8 +24,12 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/bootstrap/network_options.h"
+#include "collectives/channel/deadline.h"
+#include "collectives/channel/job_secret.h"
+#include "collectives/channel/message_cipher.h"
 #include "collectives/engine/blocking_transport.h"
 #include "collectives/engine/library_engine.h"
+#include "collectives/engine/transport.h"
 
 namespace tessera::torch_backend {
 namespace {
@@ -58,14 +64,53 @@ absl::StatusOr<std::map<std::string, std::string>> AddressOptions(
   return options;
 }
 
+// The keys in `store` are not used otherwise.
+absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> ConnectGloo(
+    c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+    absl::Duration timeout) {
+  const auto deadline = collectives::Deadline::After(timeout);
+  TESSERA_ASSIGN_OR_RETURN(const auto options, AddressOptions(timeout));
+  const py::gil_scoped_acquire gil;
+  try {
+    py::dict address;
+    for (const auto& [name, value] : options) {
+      if (name != "encrypt") address[name.c_str()] = value;
+    }
+    return py::module_::import("tessera_torch")
+        .attr("_connect_gloo")(store, rank, size,
+                               absl::ToChronoMilliseconds(timeout), **address)
+        .cast<c10::intrusive_ptr<c10d::Backend>>();
+  } catch (const std::exception& error) {
+    const std::string text =
+        absl::StrCat("connecting the ranks with torch's gloo: ",
+                     std::string_view(error.what()).substr(0, 512));
+    return deadline.Expired() ? absl::DeadlineExceededError(text)
+                              : absl::UnavailableError(text);
+  }
+}
+
+// The keys of a group if the user wants encryption. torch's store does not
+// authenticate, so that ranks must know a secret.
+absl::StatusOr<std::unique_ptr<collectives::KeyExchange>> CreateKeys() {
+  TESSERA_ASSIGN_OR_RETURN(const bool encrypts,
+                           collectives::EncryptsData(Variable));
+  if (!encrypts) return nullptr;
+  TESSERA_ASSIGN_OR_RETURN(
+      const std::string secret,
+      collectives::FindJobSecret(Variable, /*local_only=*/false),
+      Annotate(_, collectives::kEncryptDataVariable));
+  return collectives::KeyExchange::Create(secret);
+}
+
 // Gloo matches the messages between two ranks by a tag of 31 bits.
 int TagOf(uint64_t slot) {
   constexpr uint64_t kKinds = 256;
-  constexpr uint64_t kSizes = (uint64_t{1} << 30) - kKinds;
+  constexpr uint64_t kLanes = collectives::kLaneCountWithTags;
+  constexpr uint64_t kSizes = ((uint64_t{1} << 31) - kKinds) / kLanes;
   const uint64_t kind = slot >> 56;
   const uint64_t bytes = slot & ((uint64_t{1} << 56) - 1);
   const uint64_t tag =
-      bytes == 0 ? kind : kKinds + (kind % 2) * kSizes + bytes % kSizes;
+      bytes == 0 ? kind : kKinds + (kind % kLanes) * kSizes + bytes % kSizes;
   return static_cast<int>(tag);
 }
 
@@ -75,8 +120,9 @@ class GlooMessage final : public BlockingGroup::Message {
       : work_(std::move(work)) {}
 
   void Wait(std::chrono::milliseconds timeout) override {
-    work_->wait(timeout);
+    if (!work_->wait(timeout)) throw std::runtime_error("interrupted");
   }
+  void Interrupt() override { work_->abort(); }
 
  private:
   const c10::intrusive_ptr<c10d::Work> work_;
@@ -89,7 +135,8 @@ class GlooGroup final : public BlockingGroup {
       int64_t deadline) {
     const std::shared_ptr<GlooGroup> group(
         new GlooGroup(store, std::move(members), id));
-    TESSERA_RETURN_IF_ERROR(group->Meet(deadline));
+    TESSERA_ASSIGN_OR_RETURN(auto keys, CreateKeys());
+    TESSERA_RETURN_IF_ERROR(group->Meet(deadline, std::move(keys)));
     if (group->size() == 1) return group;
     TESSERA_ASSIGN_OR_RETURN(
         group->gloo_,
@@ -153,34 +200,18 @@ class TorchNetwork final
 
 }  // namespace
 
-absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> ConnectGloo(
-    c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-    absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  TESSERA_ASSIGN_OR_RETURN(const auto options, AddressOptions(timeout));
-  const py::gil_scoped_acquire gil;
-  try {
-    py::dict address;
-    for (const auto& [name, value] : options) address[name.c_str()] = value;
-    return py::module_::import("tessera_torch")
-        .attr("_connect_gloo")(store, rank, size,
-                               absl::ToChronoMilliseconds(timeout), **address)
-        .cast<c10::intrusive_ptr<c10d::Backend>>();
-  } catch (const std::exception& error) {
-    const std::string text =
-        absl::StrCat("connecting the ranks with torch's gloo: ",
-                     std::string_view(error.what()).substr(0, 512));
-    return absl::Now() >= deadline ? absl::DeadlineExceededError(text)
-                                   : absl::UnavailableError(text);
-  }
-}
-
 absl::StatusOr<std::unique_ptr<Engine>> CreateTorchNetwork(
     TorchStore& store, const std::string& name, absl::Duration timeout) {
   TESSERA_ASSIGN_OR_RETURN(
       auto group,
       GlooGroup::Connect(store, collectives::AllRanks(store.size()), name,
                          collectives::DeadlineAfter(timeout)));
+  TESSERA_ASSIGN_OR_RETURN(const auto options, AddressOptions(timeout));
+  const std::string note = collectives::ClearDataNote(
+      options, absl::StrCat(collectives::kEncryptDataVariable, "=1"));
+  if (store.rank() == Rank(0) && !note.empty()) {
+    TORCH_WARN_ONCE(note);
+  }
   return std::make_unique<TorchNetwork>(std::move(group));
 }
 

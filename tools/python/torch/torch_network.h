@@ -5,8 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -15,17 +13,11 @@
 
 namespace tessera::torch_backend {
 
-// Connects the ranks of a group with torch's gloo, whose keys in `store` are
-// not used otherwise. FailedPrecondition if this host has no address for
-// others, or torch no gloo; Unavailable or DeadlineExceeded if the ranks cannot
-// be connected. Takes the interpreter's lock.
-absl::StatusOr<c10::intrusive_ptr<c10d::Backend>> ConnectGloo(
-    c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-    absl::Duration timeout);
-
-// Creates an engine whose messages use ConnectGloo, for all ranks of `store`,
-// which must outlive it; it implements no collective. The errors of ConnectGloo
-// and AllGather.
+// Connects all ranks of `store`, which must outlive the engine, with torch's
+// gloo; the messages are encrypted if the user wants it. The engine implements
+// no collective. FailedPrecondition if this host has no address for others, or
+// torch no gloo; Unavailable or DeadlineExceeded if the ranks cannot be
+// connected; the errors of AllGather. Takes the interpreter's lock.
 absl::StatusOr<std::unique_ptr<collectives::Engine>> CreateTorchNetwork(
     TorchStore& store, const std::string& name, absl::Duration timeout);
 

@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "collectives/bootstrap/peer_process.h"
 #include "collectives/bootstrap/store.h"
+#include "collectives/channel/deadline.h"
 #include "tools/python/torch/process_group.h"
 
 namespace tessera::torch_backend {
@@ -41,9 +42,10 @@ namespace tessera::torch_backend {
 // Waits until all keys are set; returns false at the deadline.
 inline bool Await(c10d::Store& store, const std::vector<std::string>& keys,
                   absl::Time deadline) {
+  const collectives::Deadline until(deadline);
   absl::Duration pause = absl::Microseconds(100);
   while (!store.check(keys)) {
-    if (absl::Now() >= deadline) return false;
+    if (until.Expired()) return false;
     absl::SleepFor(pause);
     pause = std::min(2 * pause, absl::Milliseconds(5));
   }

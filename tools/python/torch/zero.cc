@@ -202,9 +202,8 @@ class ZeroState {
     auto state = absl::WrapUnique(new ZeroState(parameters));
     auto world = CommunicatorOf(group);
     const py::gil_scoped_release release;
-    std::vector<collectives::Rank> members;
-    for (int64_t i = 0; i < world->size(); ++i) members.emplace_back(i);
-    state->group_ = Value(world->Subgroup(members, "zero"));
+    // Errors of the settings come before the group: a rank that left it would
+    // disturb the others while they join.
     ShardedStateOptions options = Value(OptionsOf(settings, parameters.names));
     if (!settings.offload.empty()) {
       const auto config = Value(zero3::OffloadConfig::Parse(settings.offload));
@@ -212,6 +211,9 @@ class ZeroState {
           Value(zero3::MakeOffloadTier(config, state->TypeToCompress()));
       AddTo(options, config, state->offload_.tier.get());
     }
+    std::vector<collectives::Rank> members;
+    for (int64_t i = 0; i < world->size(); ++i) members.emplace_back(i);
+    state->group_ = Value(world->Subgroup(members, "zero"));
     state->CreateState(options);
     return state;
   }

@@ -89,8 +89,7 @@ ImportedWeights::ImportedWeights(HuggingFaceWeights files)
     : files_(std::move(files)) {
   for (const LlamaParameter& parameter :
        model_files::LlamaParameters(config().model)) {
-    places_.emplace(RunTensorName(parameter.part, parameter.layer),
-                    Place(parameter.part, parameter.layer));
+    places_.emplace(parameter.name, Place(parameter.part, parameter.layer));
   }
 }
 

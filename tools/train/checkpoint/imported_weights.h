@@ -61,7 +61,7 @@ class ImportedWeights {
   explicit ImportedWeights(model_files::HuggingFaceWeights files);
 
   model_files::HuggingFaceWeights files_;
-  absl::flat_hash_map<std::string, Place> places_;  // By RunTensorName.
+  absl::flat_hash_map<std::string, Place> places_;  // By name.
 };
 
 }  // namespace tessera::train

@@ -108,6 +108,9 @@ class RunCheckpoints {
     return pending_ ? pending_->TimeTaken() : absl::ZeroDuration();
   }
 
+  // CheckpointWriter::group_status.
+  absl::Status group_status() const { return writer_->group_status(); }
+
   // The path of the last checkpoint that Wait or Start found complete; "" if
   // there is none yet.
   const std::string& last_path() const { return last_path_; }

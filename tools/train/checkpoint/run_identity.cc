@@ -106,15 +106,17 @@ std::string TextOfScaling(const tensor_parallel::RotaryFrequencies& rotary) {
   return text;
 }
 
-std::string TextOfMixture(const model_files::MixtureConfig& mixture) {
+std::string TextOfMixture(const model_files::ModelConfig& model) {
+  const model_files::MixtureConfig& mixture = model.mixture;
+  const model_files::MixtureTraits& traits = model.traits().mixture;
   if (mixture.experts == 0) return "none";
   return absl::StrCat(
       mixture.experts, " experts of ", mixture.intermediate, ", ",
       mixture.per_token, " a token, ", mixture.shared_intermediate,
       " shared, from layer ", mixture.dense_layers,
-      mixture.sigmoid ? ", sigmoid" : ", softmax",
+      traits.sigmoid ? ", sigmoid" : ", softmax",
       mixture.normalise ? ", normalised to " : ", times ", mixture.scale,
-      ", balance ", mixture.balance, mixture.biases ? ", biases" : "",
+      ", balance ", mixture.balance, traits.like_gpt_oss ? ", biases" : "",
       mixture.groups == 1 ? std::string()
                           : absl::StrCat(", ", mixture.groups_per_token, " of ",
                                          mixture.groups, " groups"));
@@ -130,6 +132,8 @@ std::string TextOfLatent(const model_files::LatentConfig& latent) {
 
 Differences OfModels(const model_files::ModelConfig& saved,
                      const model_files::ModelConfig& now) {
+  const model_files::ArchitectureTraits& there = saved.traits();
+  const model_files::ArchitectureTraits& here = now.traits();
   Differences found;
   found.Compare("vocabulary", saved.vocabulary, now.vocabulary);
   found.Compare("hidden", saved.hidden, now.hidden);
@@ -146,15 +150,15 @@ Differences OfModels(const model_files::ModelConfig& saved,
                 int{now.tied_embeddings});
   found.Compare("qkv_bias", int{saved.qkv_bias}, int{now.qkv_bias});
   found.Compare("output_bias", int{saved.output_bias}, int{now.output_bias});
-  found.Compare("qk_norm", int{saved.qk_norm}, int{now.qk_norm});
-  found.Compare("GeGLU", saved.glu == tensor_parallel::GluKind::kGeGlu,
-                now.glu == tensor_parallel::GluKind::kGeGlu);
+  found.Compare("qk_norm", int{there.qk_norm}, int{here.qk_norm});
+  found.Compare("GeGLU", there.glu == tensor_parallel::GluKind::kGeGlu,
+                here.glu == tensor_parallel::GluKind::kGeGlu);
   found.Compare("clamped GLU",
-                saved.glu == tensor_parallel::GluKind::kClampedGlu,
-                now.glu == tensor_parallel::GluKind::kClampedGlu);
-  found.Compare("attention sinks", int{saved.sinks}, int{now.sinks});
-  found.Compare("scaled_embedding", int{saved.scaled_embedding},
-                int{now.scaled_embedding});
+                there.glu == tensor_parallel::GluKind::kClampedGlu,
+                here.glu == tensor_parallel::GluKind::kClampedGlu);
+  found.Compare("attention sinks", int{there.sinks}, int{here.sinks});
+  found.Compare("scaled_embedding", int{there.scaled_embedding},
+                int{here.scaled_embedding});
   found.Compare("window", saved.window, now.window);
   found.Compare("window_begin", saved.window_begin, now.window_begin);
   found.Compare("full_layers", absl::StrJoin(saved.full_layers, " "),
@@ -165,18 +169,18 @@ Differences OfModels(const model_files::ModelConfig& saved,
     return model.local_rotary.has_value() ? model.local_rotary->base : 0;
   };
   found.Compare("rope_local_base_freq", local(saved), local(now));
-  found.Compare("input_norms", int{saved.input_norms}, int{now.input_norms});
-  found.Compare("output_norms", int{saved.output_norms}, int{now.output_norms});
-  found.Compare("shared_qk_norm", int{saved.shared_qk_norm},
-                int{now.shared_qk_norm});
+  found.Compare("input_norms", int{there.input_norms}, int{here.input_norms});
+  found.Compare("output_norms", int{there.output_norms},
+                int{here.output_norms});
+  found.Compare("shared_qk_norm", int{there.shared_qk_norm},
+                int{here.shared_qk_norm});
   found.Compare("query_pre_attn_scalar", saved.score_scalar, now.score_scalar);
   found.Compare("attn_logit_softcapping", saved.attention_cap,
                 now.attention_cap);
   found.Compare("final_logit_softcapping", saved.final_cap, now.final_cap);
   found.Compare("latent attention", TextOfLatent(saved.latent),
                 TextOfLatent(now.latent));
-  found.Compare("mixture of experts", TextOfMixture(saved.mixture),
-                TextOfMixture(now.mixture));
+  found.Compare("mixture of experts", TextOfMixture(saved), TextOfMixture(now));
   return found;
 }
 

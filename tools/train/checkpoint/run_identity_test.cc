@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::train {
 namespace {

@@ -1,7 +1,5 @@
 #include "tools/train/checkpoint/saved_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/dtype/convert.h"
+#include "base/file.h"
 #include "base/quoted.h"
 #include "base/status_macros.h"
 #include "tensor_parallel/layers/lora.h"
@@ -23,10 +22,6 @@ namespace tessera::train {
 namespace {
 
 using model_files::LlamaPart;
-
-std::string OfLayer(int64_t layer, std::string_view name) {
-  return absl::StrCat("layers.", layer, ".", name);
-}
 
 using zero3::CheckpointPart;
 using zero3::CheckpointReader;
@@ -84,74 +79,12 @@ bool IsInLayer(LlamaPart part) {
 
 }  // namespace
 
-std::string RunTensorName(LlamaPart part, int64_t layer) {
-  switch (part) {
-    case LlamaPart::kEmbedding:
-      return std::string(kEmbeddingTensor);
-    case LlamaPart::kAttentionNorm:
-      return OfLayer(layer, "attention_norm.weight");
-    case LlamaPart::kQkv:
-      return OfLayer(layer, "attention.qkv.weight");
-    case LlamaPart::kQkvBias:
-      return OfLayer(layer, "attention.qkv.bias");
-    case LlamaPart::kAttentionOutputBias:
-      return OfLayer(layer, "attention.output.bias");
-    case LlamaPart::kAttentionOutput:
-      return OfLayer(layer, "attention.output.weight");
-    case LlamaPart::kQueryNorm:
-      return OfLayer(layer, "attention.query_norm.weight");
-    case LlamaPart::kKeyNorm:
-      return OfLayer(layer, "attention.key_norm.weight");
-    case LlamaPart::kSinks:
-      return OfLayer(layer, "attention.sinks");
-    case LlamaPart::kLatentDown:
-      return OfLayer(layer, "attention.latent_down.weight");
-    case LlamaPart::kQueryUp:
-      return OfLayer(layer, "attention.query_up.weight");
-    case LlamaPart::kKvUp:
-      return OfLayer(layer, "attention.kv_up.weight");
-    case LlamaPart::kAttentionOutputNorm:
-      return OfLayer(layer, "attention_output_norm.weight");
-    case LlamaPart::kMlpNorm:
-      return OfLayer(layer, "mlp_norm.weight");
-    case LlamaPart::kMlpOutputNorm:
-      return OfLayer(layer, "mlp_output_norm.weight");
-    case LlamaPart::kGateUp:
-      return OfLayer(layer, "mlp.gate_up.weight");
-    case LlamaPart::kDown:
-      return OfLayer(layer, "mlp.down.weight");
-    case LlamaPart::kRouter:
-      return OfLayer(layer, "mlp.router.weight");
-    case LlamaPart::kRouterBias:
-      return OfLayer(layer, "mlp.router.bias");
-    case LlamaPart::kRouterLogitBias:
-      return OfLayer(layer, "mlp.router.logit_bias");
-    case LlamaPart::kExpertsGateUpBias:
-      return OfLayer(layer, "mlp.experts.gate_up.bias");
-    case LlamaPart::kExpertsDownBias:
-      return OfLayer(layer, "mlp.experts.down.bias");
-    case LlamaPart::kExpertsGateUp:
-      return OfLayer(layer, "mlp.experts.gate_up.weight");
-    case LlamaPart::kExpertsDown:
-      return OfLayer(layer, "mlp.experts.down.weight");
-    case LlamaPart::kSharedGateUp:
-      return OfLayer(layer, "mlp.shared.gate_up.weight");
-    case LlamaPart::kSharedDown:
-      return OfLayer(layer, "mlp.shared.down.weight");
-    case LlamaPart::kFinalNorm:
-      return "head.norm.weight";
-    case LlamaPart::kHead:
-      break;
-  }
-  return std::string(kHeadTensor);
-}
-
 std::vector<std::string> TrainedTensors(const model_files::ModelConfig& model,
                                         const LoraIdentity& lora) {
   std::vector<std::string> names;
   for (const LlamaParameter& parameter : model_files::LlamaParameters(model)) {
     const LlamaPart part = parameter.part;
-    const std::string name = RunTensorName(part, parameter.layer);
+    const std::string& name = parameter.name;
     if (lora.rank == 0) {
       if (part != LlamaPart::kRouterBias) names.push_back(name);
       continue;
@@ -366,12 +299,11 @@ absl::Status SavedRun::Read(const SavedTensor& tensor, StatePart part,
 
 absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path) {
   const std::string manifest = absl::StrCat(path, "/", zero3::kManifestName);
-  if (access(manifest.c_str(), F_OK) == 0) return path;
+  if (PathExists(manifest)) return path;
   const std::string of_run = absl::StrCat(path, "/checkpoints");
   TESSERA_ASSIGN_OR_RETURN(
       const zero3::FoundCheckpoint latest,
-      zero3::LatestCheckpoint(access(of_run.c_str(), F_OK) == 0 ? of_run
-                                                                : path));
+      zero3::LatestCheckpoint(PathExists(of_run) ? of_run : path));
   return latest.path;
 }
 
@@ -382,9 +314,8 @@ absl::StatusOr<std::unique_ptr<ModelReader>> ModelReader::Open(
                            SavedRun::Open(std::move(found)));
   const auto parameters = model_files::LlamaParameters(saved->identity().model);
   for (const LlamaParameter& parameter : parameters) {
-    TESSERA_ASSIGN_OR_RETURN(
-        const SavedTensor* const tensor,
-        saved->Get(RunTensorName(parameter.part, parameter.layer)));
+    TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
+                             saved->Get(parameter.name));
     if (tensor->shape == parameter.shape) continue;
     return absl::DataLossError(
         absl::StrCat(saved->path(), ": tensor ", Quoted(tensor->name),
@@ -402,8 +333,9 @@ absl::Status ModelReader::Read(LlamaPart part, int64_t layer, int64_t row_begin,
     return absl::InvalidArgumentError(absl::StrCat(
         "layer ", layer, "; the model has layers 0 to ", config().layers - 1));
   }
-  TESSERA_ASSIGN_OR_RETURN(const SavedTensor* const tensor,
-                           saved_->Get(RunTensorName(part, layer)));
+  TESSERA_ASSIGN_OR_RETURN(
+      const SavedTensor* const tensor,
+      saved_->Get(model_files::LlamaParameterName(part, layer)));
   TESSERA_RETURN_IF_ERROR(ReadRows(*tensor, row_begin, row_end, target));
   return saved_->identity().lora.rank == 0
              ? absl::OkStatus()
@@ -443,7 +375,7 @@ absl::Status ModelReader::ReadRows(const SavedTensor& tensor, int64_t row_begin,
 
 absl::StatusOr<std::optional<SavedAdapter>> ModelReader::ReadAdapter(
     LlamaPart part, int64_t layer) {
-  const std::string weight = RunTensorName(part, layer);
+  const std::string weight = model_files::LlamaParameterName(part, layer);
   const std::string_view prefix = absl::StripSuffix(weight, "weight");
   const auto& tensors = saved_->tensors();
   const auto a = tensors.find(absl::StrCat(prefix, tensor_parallel::kLoraA));

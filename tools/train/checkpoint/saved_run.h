@@ -47,13 +47,9 @@
 
 namespace tessera::train {
 
+// Names, shapes and the order of rows are those of llama_names.h.
 inline constexpr std::string_view kEmbeddingTensor = "embedding.weight";
 inline constexpr std::string_view kHeadTensor = "head.output.weight";
-
-// The name of a run's tensor: RunTensorName(LlamaPart::kQkv, 3) is
-// "layers.3.attention.qkv.weight". `layer` applies only to parts of layers.
-// Shapes and row order are those of llama_names.h.
-std::string RunTensorName(model_files::LlamaPart part, int64_t layer = -1);
 
 // The names of the tensors that a run trains, all or only adapters; a tied head
 // is part of the embedding.

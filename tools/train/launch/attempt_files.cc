@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
@@ -95,21 +94,13 @@ void AttemptFiles::RemoveReport(int64_t rank) const {
 }
 
 absl::Status AttemptFiles::WriteRound(int64_t rank, int64_t round) const {
-  return WriteFile(this->round(rank),
-                   absl::StrCat(round, " ", absl::ToUnixNanos(absl::Now())));
+  return WriteFile(this->round(rank), absl::StrCat(round));
 }
 
-AttemptFiles::Round AttemptFiles::ReadRound(int64_t rank) const {
-  const std::string text = ReadFile(round(rank), kMaxReportBytes).value_or("");
-  const std::vector<std::string_view> numbers = absl::StrSplit(text, ' ');
-  Round read;
-  int64_t nanos = 0;
-  if (numbers.size() != 2 || !absl::SimpleAtoi(numbers[0], &read.number) ||
-      !absl::SimpleAtoi(numbers[1], &nanos)) {
-    return {};
-  }
-  read.begin = absl::FromUnixNanos(nanos);
-  return read;
+int64_t AttemptFiles::ReadRound(int64_t rank) const {
+  int64_t number = 0;
+  const auto text = ReadFile(round(rank), kMaxReportBytes);
+  return text.ok() && absl::SimpleAtoi(*text, &number) ? number : 0;
 }
 
 absl::Status AttemptFiles::WriteEnding(const Ending& ending) const {

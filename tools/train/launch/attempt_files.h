@@ -57,15 +57,10 @@ struct AttemptFiles {
   void MarkStep() const;
   bool TookAStep() const;
 
-  // The round of the rendezvous (tools/launch/launcher.h) that a rank joins,
-  // and when it began to. Atomic. A missing or damaged file reads as round 0 in
-  // the infinite past.
-  struct Round {
-    int64_t number = 0;
-    absl::Time begin = absl::InfinitePast();
-  };
+  // The round of the rendezvous (tools/launch/launcher.h) that a rank joins.
+  // Atomic. A missing or damaged file reads as round 0.
   absl::Status WriteRound(int64_t rank, int64_t round) const;
-  Round ReadRound(int64_t rank) const;
+  int64_t ReadRound(int64_t rank) const;
 
   // Why the run cannot go on: from this round on its ranks only save their
   // copies in memory. Atomic.

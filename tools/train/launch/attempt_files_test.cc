@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <random>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_matchers.h"
@@ -35,17 +34,12 @@ TEST(AttemptFilesTest, ReadsReportsByRank) {
 TEST(AttemptFilesTest, ReadsRounds) {
   const AttemptFiles files = FilesHere("rounds");
   TESSERA_ASSERT_OK(files.Make());
-  EXPECT_EQ(files.ReadRound(2).number, 0);
-  EXPECT_EQ(files.ReadRound(2).begin, absl::InfinitePast());
-  const absl::Time before = absl::Now();
+  EXPECT_EQ(files.ReadRound(2), 0);
   TESSERA_ASSERT_OK(files.WriteRound(2, 7));
-  EXPECT_EQ(files.ReadRound(2).number, 7);
-  EXPECT_GE(files.ReadRound(2).begin, before - absl::Microseconds(1));
-  EXPECT_LE(files.ReadRound(2).begin, absl::Now());
-  for (const char* damaged : {"", "7", "7 x", "7 8 9", "x 8"}) {
+  EXPECT_EQ(files.ReadRound(2), 7);
+  for (const char* damaged : {"", "x", "7 x", "7 8"}) {
     TESSERA_ASSERT_OK(WriteFile(files.round(2), damaged));
-    EXPECT_EQ(files.ReadRound(2).number, 0) << damaged;
-    EXPECT_EQ(files.ReadRound(2).begin, absl::InfinitePast()) << damaged;
+    EXPECT_EQ(files.ReadRound(2), 0) << damaged;
   }
 }
 

@@ -194,6 +194,7 @@ Settings OneRankSettings(const Settings& settings) {
   Settings alone = settings;
   alone.parallel.mesh = {};
   alone.engine = "in_process";
+  alone.encrypt_data = false;
   alone.parallel.strategy = topology::CommunicationStrategy::kAllReduce;
   alone.parallel.schedule = "1f1b";
   alone.parallel.chunks = 1;

@@ -10,6 +10,7 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/text/tokenizer_files.h"
 #include "tools/train/checkpoint/imported_weights.h"
 #include "tools/train/checkpoint/run_identity.h"

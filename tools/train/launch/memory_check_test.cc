@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/predict/choose_device.h"
 #include "tools/train/predict/run_prediction.h"
 #include "tools/train/settings/check_settings.h"

@@ -25,6 +25,7 @@
 #include "base/file.h"
 #include "base/os/unique_fd.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "collectives/channel/deadline.h"
 #include "collectives/channel/random_bytes.h"
 #include "collectives/channel/socket.h"
@@ -164,10 +165,10 @@ absl::Status CheckPlace(const NodePlace& place, const Settings& settings) {
 
 absl::StatusOr<topology::EnvironmentLookup> VariablesOfRound(
     const AttemptFiles& files, int64_t round,
-    const topology::EnvironmentLookup& lookup, absl::Time deadline) {
+    const topology::EnvironmentLookup& lookup, absl::Duration patience) {
+  const auto deadline = collectives::Deadline::After(patience);
   if (lookup("RANK") == "0") {
-    TESSERA_RETURN_IF_ERROR(
-        PublishAddress(files, round, lookup, collectives::Deadline(deadline)));
+    TESSERA_RETURN_IF_ERROR(PublishAddress(files, round, lookup, deadline));
   }
   for (;; absl::SleepFor(kPoll)) {
     const std::vector<std::string> found =
@@ -180,12 +181,12 @@ absl::StatusOr<topology::EnvironmentLookup> VariablesOfRound(
         return lookup(name);
       };
     }
-    const int64_t first = files.ReadRound(0).number;
+    const int64_t first = files.ReadRound(0);
     if (first > round) {
       return absl::AbortedError(absl::StrCat("rank 0 has gone on to round ",
                                              first, " of the rendezvous"));
     }
-    if (absl::Now() > deadline) {
+    if (deadline.Expired()) {
       return absl::DeadlineExceededError(absl::StrCat(
           "rank 0 has not joined round ", round, " of the rendezvous"));
     }
@@ -225,7 +226,7 @@ Nodes::~Nodes() {
   const bool is_last =
       std::none_of(seen_.begin(), seen_.end(), [&](const auto& one) {
         return one.first != options_.place.node &&
-               absl::Now() - one.second.changed < options_.silence &&
+               SteadyNow() - one.second.changed < options_.silence &&
                PathExists(NodeFile(options_.directory, one.first));
       });
   // A node that has not found a run leaves the files of others.
@@ -253,14 +254,14 @@ absl::Status Nodes::CheckIsAlone() const {
 bool Nodes::HasLiveRun() const {
   return std::any_of(seen_.begin(), seen_.end(), [&](const auto& one) {
     return one.first != options_.place.node && one.second.attempt > 0 &&
-           absl::Now() - one.second.changed < kSigns;
+           SteadyNow() - one.second.changed < kSigns;
   });
 }
 
 bool Nodes::IsRunning(const std::string& directory) {
   Nodes observer({.place = {.node = -1}, .directory = directory});
-  const absl::Time end = absl::Now() + kSigns;
-  for (; observer.NewestAttempt() > 0 && absl::Now() < end;
+  const auto end = collectives::Deadline::After(kSigns);
+  for (; observer.NewestAttempt() > 0 && !end.Expired();
        absl::SleepFor(kPoll)) {
     observer.Observe();
     if (observer.HasLiveRun()) return true;
@@ -334,7 +335,7 @@ void Nodes::Observe() {
     Seen& seen = seen_[node];
     if (seen.text == text) continue;
     seen = {text, fields[0], attempt,
-            has_observed_ ? absl::Now() : absl::InfinitePast()};
+            has_observed_ ? SteadyNow() : -absl::InfiniteDuration()};
   }
   has_observed_ = true;
 }
@@ -343,7 +344,7 @@ Nodes::Names Nodes::LiveNodes() const {
   Names live = {{options_.place.node, name_}};
   for (const auto& [node, seen] : seen_) {
     if (seen.attempt == wanted_ &&
-        absl::Now() - seen.changed < options_.silence) {
+        SteadyNow() - seen.changed < options_.silence) {
       live.emplace(node, seen.name);
     }
   }
@@ -355,7 +356,7 @@ bool Nodes::IsSettled() const {
   return std::all_of(seen_.begin(), seen_.end(), [&](const auto& one) {
     const auto& [node, seen] = one;
     return node == options_.place.node || seen.attempt == wanted_ ||
-           absl::Now() - seen.changed >= options_.silence ||
+           SteadyNow() - seen.changed >= options_.silence ||
            !PathExists(NodeFile(options_.directory, node));
   });
 }
@@ -419,14 +420,14 @@ absl::Status Nodes::MakeAttempt(const Crew& crew) const {
 }
 
 absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
-  const absl::Time deadline = absl::Now() + options_.patience;
+  const auto deadline = collectives::Deadline::After(options_.patience);
   const bool is_new = attempt_ == 0 && wanted_ == 0;
   if (!is_new) wanted_ = attempt_ + 1;
   for (;; absl::SleepFor(kPoll)) {
     Observe();
     if (is_new) FollowRun();
     if (wanted_ > 0 && PathExists(DirectoryOf(wanted_))) break;
-    const bool is_late = absl::Now() > deadline;
+    const bool is_late = deadline.Expired();
     TESSERA_RETURN_IF_ERROR(BeginIfReady(choose, is_late));
     if (!is_late || PathExists(DirectoryOf(wanted_))) continue;
     const std::vector<int64_t> missing = MissingNodes();
@@ -448,7 +449,7 @@ absl::StatusOr<Settings> Nodes::Begin(const ChooseCrew& choose) {
   started_.clear();
   // The nodes of the start have just been alive.
   for (auto& [node, seen] : seen_) {
-    if (absl::c_linear_search(start_, seen.name)) seen.changed = absl::Now();
+    if (absl::c_linear_search(start_, seen.name)) seen.changed = SteadyNow();
   }
   TESSERA_ASSIGN_OR_RETURN(settings_, ReadSettings(files().settings()));
   return settings_;
@@ -496,7 +497,7 @@ void Nodes::AssignRanksOfLostNodes() {
   for (const auto& [node, name] : live) ranks_of[name] = 0;
   std::vector<int64_t> rounds;
   for (size_t rank = 0; rank < homes_.size(); ++rank) {
-    rounds.push_back(files().ReadRound(static_cast<int64_t>(rank)).number);
+    rounds.push_back(files().ReadRound(static_cast<int64_t>(rank)));
     const auto home = ranks_of.find(homes_[rank]);
     if (home != ranks_of.end()) ++home->second;
   }
@@ -564,7 +565,7 @@ std::vector<RankStart> Nodes::TakeOver() {
   std::vector<RankStart> starts;
   for (int64_t rank = 0; rank < std::ssize(homes_); ++rank) {
     if (!IsHere(Rank(rank)) || started_.contains(rank)) continue;
-    const int64_t round = files().ReadRound(rank).number + 1;
+    const int64_t round = files().ReadRound(rank) + 1;
     if (!files().WriteRound(rank, round).ok()) continue;
     started_.insert(rank);
     starts.push_back({Rank(rank), round});
@@ -606,8 +607,12 @@ absl::Status Nodes::End(const absl::Status& status, bool is_final) {
   const std::optional<RankReport> failure = ReadFailure();
   const int64_t self = options_.place.node;
   if (failure.has_value() && failure->rank != self && !status.ok()) {
+    // That node may only repeat what this one has reported.
+    const std::string_view cause = failure->status.message();
     const std::string message =
-        absl::StrCat("node ", failure->rank, ": ", failure->status.message());
+        cause == status.message()
+            ? std::string(cause)
+            : absl::StrCat("node ", failure->rank, ": ", cause);
     // The caller restarts after Aborted, and not after Cancelled.
     return failure->nanos == 1 ? absl::CancelledError(message)
                                : absl::AbortedError(message);

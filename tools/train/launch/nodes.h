@@ -78,11 +78,11 @@ absl::Status CheckPlace(const NodePlace& place, const Settings& settings);
 
 // The variables of this process, with those that rank 0 or the other ranks need
 // to join a round. Rank 0 selects a port and says where it listens; the others
-// wait for that, until the deadline or until rank 0 has gone on to a later
+// wait for that, for the given time or until rank 0 has gone on to a later
 // round (Aborted).
 absl::StatusOr<topology::EnvironmentLookup> VariablesOfRound(
     const AttemptFiles& files, int64_t round,
-    const topology::EnvironmentLookup& lookup, absl::Time deadline);
+    const topology::EnvironmentLookup& lookup, absl::Duration patience);
 
 // The settings of an attempt, and the number of nodes that start its ranks.
 struct Crew {
@@ -139,6 +139,10 @@ class Nodes {
   // Another node has failed, or has taken over ranks of this one, which has
   // been silent. The ranks to end: all that run here.
   std::vector<topology::Rank> RanksToEnd();
+  // True if the run may go on without this node.
+  bool MayLeave() const {
+    return choose_(std::ssize(LiveNodes()) - 1).has_value();
+  }
   // True on the node of rank 0 if with the nodes that are there the run could
   // have more ranks.
   bool MustGrow() const;
@@ -154,7 +158,7 @@ class Nodes {
     std::string text = "";
     std::string name = "";
     int64_t attempt = 0;
-    absl::Time changed = absl::InfinitePast();
+    absl::Duration changed = -absl::InfiniteDuration();  // SteadyNow.
   };
   using Names = std::map<int64_t, std::string>;  // By number of the node.
 

@@ -28,6 +28,7 @@
 #include "collectives/groups/agreement.h"
 #include "collectives/in_process/in_process.h"
 #include "tools/cli/cli.h"
+#include "tools/cli/tool_registry.h"
 #include "tools/train/launch/nodes.h"
 #include "tools/train/launch/world.h"
 #include "tools/train/settings/settings.h"
@@ -63,6 +64,11 @@ RankReport ReportOf(int64_t rank, absl::Status status) {
   return {rank, collectives::MonotonicNanos(), std::move(status)};
 }
 
+void PrintNote(const World& world, std::ostream& progress) {
+  if (world.note.empty() || world.communicator->rank() != Rank(0)) return;
+  progress << "train: " << world.note << std::endl;
+}
+
 // Runs the program. If it fails, aborts the collectives of the other ranks. If
 // it `can_rejoin`, a failure that may come from another rank is not reported.
 absl::StatusOr<std::string> RunRank(const World& world,
@@ -70,6 +76,7 @@ absl::StatusOr<std::string> RunRank(const World& world,
                                     const RankEvents& events,
                                     MemoryCopies* copies = nullptr,
                                     bool can_rejoin = false) {
+  if (events.progress != nullptr) PrintNote(world, *events.progress);
   absl::StatusOr<std::string> result =
       program({.world = *world.communicator,
                .locations = world.locations,
@@ -152,7 +159,7 @@ class Rounds {
         lookup_(collectives::kLaterSocketsVariable).value_or("");
     later_ = absl::StrSplit(later, ';', absl::SkipEmpty());
     are_nodes_ = IsOneOfNodes(settings);
-    next_ = are_nodes_ ? files.ReadRound(rank_).number
+    next_ = are_nodes_ ? files.ReadRound(rank_)
                        : last_ - static_cast<int64_t>(later_.size());
   }
 
@@ -166,7 +173,7 @@ class Rounds {
     // If it cannot be written, the rank cannot be replaced.
     if (last_ > 0) files_.WriteRound(rank_, round).IgnoreError();
     if (are_nodes_) {
-      return VariablesOfRound(files_, round, lookup_, absl::Now() + patience);
+      return VariablesOfRound(files_, round, lookup_, patience);
     }
     const auto later = static_cast<int64_t>(later_.size());
     const int64_t index = round - last_ + later - 1;
@@ -308,9 +315,10 @@ int64_t LastRoundOf(const Settings& settings) {
 
 std::vector<std::string> RankArguments(const AttemptFiles& files,
                                        bool is_terminal, int places_fd) {
-  return {std::string(kRankArgument), files.directory, files.flight,
-          std::string(is_terminal ? kTerminal : kNoTerminal),
-          absl::StrCat(places_fd)};
+  return tools::OwnArguments(
+      {std::string(kRankArgument), files.directory, files.flight,
+       std::string(is_terminal ? kTerminal : kNoTerminal),
+       absl::StrCat(places_fd)});
 }
 
 bool IsRankProcess(int argc, char** argv) {
@@ -458,6 +466,7 @@ absl::StatusOr<LaunchedRun> Run(const Settings& settings, World& world,
     watch.SetDirectory(directory.path() + "/flight/last");
   }
   TESSERA_ASSIGN_OR_RETURN(const RankProgram program, Load(make, here));
+  PrintNote(world, progress);
   TESSERA_ASSIGN_OR_RETURN(
       std::string result, program({.world = everyone,
                                    .locations = world.locations,

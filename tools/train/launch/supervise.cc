@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "base/steady_now.h"
 #include "tools/cli/cli.h"
 #include "tools/train/launch/rank_process.h"
 #include "tools/train/loop/preemption.h"
@@ -72,7 +74,7 @@ class Replacements {
   AttemptOutcome FailureOf(const tools::RankExit& exit) const;
   bool MayGoOn(const AttemptOutcome& failure, int64_t round);
   void AddStopped(const std::vector<topology::Rank>& stopped, Reasons& hung);
-  void AddSilent(Reasons& hung) const;
+  void AddSilent(Reasons& hung);
   void AddStuck(const std::vector<topology::Rank>& stopped, Reasons& hung);
   std::string WhereFilesAre() const;
 
@@ -84,7 +86,10 @@ class Replacements {
   int64_t count_ = 0;
   bool needs_fewer_ranks_ = false;
   std::optional<int64_t> failed_before_;
-  std::map<int64_t, absl::Time> stopped_since_;  // By rank.
+  std::map<int64_t, absl::Duration> stopped_since_;  // SteadyNow, by rank.
+  // The newest round, and when this process saw it.
+  int64_t newest_ = 0;
+  absl::Duration newest_since_;
 };
 
 AttemptOutcome Replacements::FailureOf(const tools::RankExit& exit) const {
@@ -105,8 +110,9 @@ AttemptOutcome Replacements::FailureOf(const tools::RankExit& exit) const {
 
 // True if a new process in the place of the rank may train from this round on.
 bool Replacements::MayGoOn(const AttemptOutcome& failure, int64_t round) {
-  needs_fewer_ranks_ = nodes_ == nullptr && MayShrink(settings_) &&
-                       NeedsFewerRanks(failure, failed_before_);
+  const bool may_shrink =
+      nodes_ == nullptr ? MayShrink(settings_) : nodes_->MayLeave();
+  needs_fewer_ranks_ = may_shrink && NeedsFewerRanks(failure, failed_before_);
   const int64_t most = ReplacementsOf(settings_);
   return count_ < most && round <= most && !needs_fewer_ranks_;
 }
@@ -116,7 +122,7 @@ std::optional<int64_t> Replacements::Replace(const tools::RankExit& exit) {
   const AttemptFiles& files = options_.files;
   const int64_t rank = exit.rank.value();
   const AttemptOutcome failure = FailureOf(exit);
-  const int64_t round = files.ReadRound(rank).number + 1;
+  const int64_t round = files.ReadRound(rank) + 1;
   const auto before = files.ReadEnding();
   const bool has_saved = before.has_value() && round > before->round;
   if (has_saved || !MayPass(failure) || round > LastRoundOf(settings_) ||
@@ -189,13 +195,13 @@ void Replacements::AddStopped(const std::vector<topology::Rank>& stopped,
   const bool may_stop =
       settings_.hang_timeout.empty() && ReplacementsOf(settings_) == 0;
   if (may_stop) return;
-  const absl::Time now = absl::Now();
-  std::map<int64_t, absl::Time> since;
+  const absl::Duration now = SteadyNow();
+  std::map<int64_t, absl::Duration> since;
   const std::string limit(
       settings_.hang_timeout.empty() ? kDefault : settings_.hang_timeout);
   for (const topology::Rank rank : stopped) {
     const auto before = stopped_since_.find(rank.value());
-    const absl::Time begin =
+    const absl::Duration begin =
         before == stopped_since_.end() ? now : before->second;
     const auto most = ParseTimeSpan(limit);
     if (!most.ok() || now - begin < *most) {
@@ -212,22 +218,22 @@ void Replacements::AddStopped(const std::vector<topology::Rank>& stopped,
 // Ranks that lost another rank wait in the next round for those that have not
 // noticed it. A rank that does not join for as long as a collective may take is
 // taken for hung.
-void Replacements::AddSilent(Reasons& hung) const {
-  std::vector<AttemptFiles::Round> rounds;
-  AttemptFiles::Round newest;
+void Replacements::AddSilent(Reasons& hung) {
+  std::vector<int64_t> rounds;
   for (int64_t rank = 0; rank < settings_.parallel.mesh.world_size(); ++rank) {
-    const auto& read = rounds.emplace_back(options_.files.ReadRound(rank));
-    if (read.number > newest.number ||
-        (read.number == newest.number && read.begin < newest.begin)) {
-      newest = read;
-    }
+    rounds.push_back(options_.files.ReadRound(rank));
+  }
+  const int64_t newest = *absl::c_max_element(rounds);
+  if (newest != newest_) {
+    newest_ = newest;
+    newest_since_ = SteadyNow();
   }
   const absl::Duration timeout = settings_.parallel.timeout;
-  if (absl::Now() - newest.begin < timeout) return;
+  if (SteadyNow() - newest_since_ < timeout) return;
   for (size_t rank = 0; rank < rounds.size(); ++rank) {
     const topology::Rank silent(static_cast<int64_t>(rank));
     const bool is_here = nodes_ == nullptr || nodes_->IsHere(silent);
-    if (!is_here || rounds[rank].number == newest.number) continue;
+    if (!is_here || rounds[rank] == newest) continue;
     hung[silent.value()] = absl::StrCat(
         "rank ", rank, " has not answered for ", absl::FormatDuration(timeout),
         " (--timeout_seconds) while others wait for it");
@@ -489,7 +495,13 @@ absl::Status TryWithNodes(const Settings& settings,
   if (was_asked || outcome.grows) return absl::OkStatus();
   const bool is_final =
       outcome.replacements >= chosen.max_restarts || !MayPass(outcome);
-  outcome.status = nodes.End(outcome.status, is_final);
+  const absl::Status own = outcome.status;
+  outcome.status = nodes.End(own, is_final);
+  const bool is_cause = outcome.status == own && outcome.rank.has_value() &&
+                        nodes.IsHere(topology::Rank(*outcome.rank)) &&
+                        (outcome.died || !MayBeConsequence(own));
+  outcome.may_leave =
+      nodes.MayLeave() && (is_cause || outcome.needs_fewer_ranks);
   if (absl::IsCancelled(outcome.status)) outcome.died = false;
   return absl::OkStatus();
 }
@@ -583,6 +595,7 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
   for (;;) {
     Settings now = current;
     if (settings.snapshot_every > 0) now.max_restarts -= restarts;
+    if (now.max_restarts == 0) now.snapshot_every = 0;
     AttemptOutcome outcome = hooks.attempt(now);
     restarts += outcome.replacements;
     if (!outcome.grows && !MayPass(outcome)) return outcome;
@@ -595,9 +608,16 @@ AttemptOutcome Supervise(const Settings& settings, const JobHooks& hooks) {
       }
       return outcome;
     }
+    const bool may_shrink =
+        hooks.are_nodes ? outcome.may_leave : MayShrink(current);
     const bool shrinks =
-        !hooks.are_nodes && MayShrink(current) &&
+        may_shrink &&
         (outcome.needs_fewer_ranks || NeedsFewerRanks(outcome, failed_before));
+    if (shrinks && hooks.are_nodes) {
+      outcome.status = Annotate(outcome.status, "this host leaves the run");
+      outcome.leaves = true;
+      return outcome;
+    }
     if (shrinks) {
       current =
           FitDataAxis(current, current.parallel.mesh.dp - 1, hooks.is_valid)

@@ -17,7 +17,7 @@
 // others wait for it, is replaced by a new process, and the others go on from
 // copies of the state in memory (checkpoint/memory_copies.h). The attempt fails
 // only if that is impossible: then the ranks save their copies as a checkpoint.
-// Replacements count as restarts.
+// Replacements count as restarts; the last attempt has no copies.
 //
 // On one host the next attempt has fewer data-parallel ranks, down to --min_dp,
 // if
@@ -26,8 +26,8 @@
 //   - the attempt took no step, or
 //   - the same rank failed in two consecutive attempts.
 // On several hosts (nodes.h) it has as many as those that are there can start,
-// from --min_dp to --max_dp. The batch, and therefore the losses, do not
-// change.
+// from --min_dp to --max_dp; the host of such a rank leaves if the others
+// suffice. The batch, and therefore the losses, do not change.
 #ifndef TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 #define TESSERA_TOOLS_TRAIN_LAUNCH_SUPERVISE_H_
 
@@ -72,6 +72,9 @@ struct AttemptOutcome {
   bool died = false;         // A rank died by a signal or without report.
   // The data axis should shrink, if it may.
   bool needs_fewer_ranks = false;
+  // A rank of this node, one of several, is the cause, and the others suffice.
+  bool may_leave = false;
+  bool leaves = false;  // They go on without it.
   // The ranks ended after a checkpoint, so that the data axis can grow.
   bool grows = false;
   // The signal that ended the whole job; SIGTERM also for SIGUSR1 and the time

@@ -33,7 +33,7 @@ class FakeJob {
   explicit FakeJob(std::vector<AttemptOutcome> outcomes)
       : outcomes_(std::move(outcomes)) {}
 
-  AttemptOutcome Run(const Settings& settings) {
+  AttemptOutcome Run(const Settings& settings, bool are_nodes = false) {
     return Supervise(
         settings,
         {.attempt =
@@ -46,7 +46,8 @@ class FakeJob {
              [&](const Settings& smaller) {
                return smaller.parallel.mesh.ToFlag() != forbidden;
              },
-         .notice = [&](const std::string& line) { notices.push_back(line); }});
+         .notice = [&](const std::string& line) { notices.push_back(line); },
+         .are_nodes = are_nodes});
   }
 
   std::string checkpoint;
@@ -73,6 +74,17 @@ TEST(SuperviseTest, ASuccessIsTheEnd) {
   EXPECT_THAT(job.notices, SizeIs(0));
 }
 
+TEST(SuperviseTest, HostLeavesIfItsRankFailsTwice) {
+  AttemptOutcome own = Died(2), others = Died(2);
+  own.may_leave = true;
+  FakeJob job({own, others, own, own, Done()});
+  const AttemptOutcome last =
+      job.Run({.max_restarts = 9, .min_dp = 1}, /*are_nodes=*/true);
+  EXPECT_TRUE(last.leaves);
+  EXPECT_EQ(last.status.message(), "this host leaves the run: rank 2 died");
+  EXPECT_THAT(job.attempts, SizeIs(3));
+}
+
 TEST(SuperviseTest, ReplacementsCountAsRestarts) {
   AttemptOutcome replaced = Died(2);
   replaced.replacements = 2;
@@ -82,6 +94,8 @@ TEST(SuperviseTest, ReplacementsCountAsRestarts) {
   ASSERT_THAT(job.attempts, SizeIs(2));
   EXPECT_EQ(job.attempts[0].max_restarts, 3);
   EXPECT_EQ(job.attempts[1].max_restarts, 0);
+  // Without further replacements there are no copies.
+  EXPECT_EQ(job.attempts[1].snapshot_every, 0);
 }
 
 TEST(SuperviseTest, WithoutRestartsADeathIsTheEnd) {

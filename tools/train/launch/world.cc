@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,19 +36,33 @@ using topology::EnvironmentLookup;
 constexpr std::array<std::string_view, 5> kTorchrunVariables = {
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"};
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateNamed(
-    const Settings& settings, const Job& job, const EnvironmentLookup& lookup) {
+using EngineOptions = std::map<std::string, std::string>;
+
+bool IsOverGloo(const Settings& settings) {
+  return settings.engine == "gloo" || settings.engine == "auto";
+}
+
+absl::StatusOr<EngineOptions> OptionsFor(const Settings& settings,
+                                         const EnvironmentLookup& lookup) {
   const absl::Duration timeout = settings.parallel.timeout;
-  collectives::EngineSetup setup;
-  setup.rank = job.rank;
-  setup.size = job.world_size.value();
-  setup.store = job.store.get();
-  if (settings.engine == "gloo" || settings.engine == "auto") {
-    TESSERA_ASSIGN_OR_RETURN(setup.options,
+  EngineOptions options;
+  if (IsOverGloo(settings)) {
+    TESSERA_ASSIGN_OR_RETURN(options,
                              collectives::NetworkOptions(lookup, timeout));
+    if (settings.encrypt_data) options["encrypt"] = "true";
   }
-  setup.options["timeout"] = absl::FormatDuration(timeout);
-  return collectives::CreateEngine(settings.engine, setup);
+  options["timeout"] = absl::FormatDuration(timeout);
+  return options;
+}
+
+// The note of a world that sends data between hosts without encryption.
+std::string NoteFor(const Settings& settings, const EngineOptions& options,
+                    const World& world) {
+  const bool spans_hosts = std::any_of(
+      world.locations.begin(), world.locations.end(),
+      [&](const auto& place) { return place.host != world.locations[0].host; });
+  if (!spans_hosts || !IsOverGloo(settings) || settings.quiet) return "";
+  return collectives::ClearDataNote(options, "--encrypt_data");
 }
 
 // Joins the ranks of a job: by MPI, or with all other engines through a store.
@@ -69,6 +84,15 @@ absl::StatusOr<Job> JoinRanks(const Settings& settings,
 
 absl::Status CheckEngine(const Settings& settings) {
   const std::string& engine = settings.engine;
+  TESSERA_ASSIGN_OR_RETURN(
+      const bool encrypts,
+      collectives::EncryptsData(collectives::ProcessEnvironment()));
+  if (encrypts && engine == "mpi") {
+    return tools::FlagError(
+        "engine", engine,
+        absl::StrCat("does not encrypt, as ", collectives::kEncryptDataVariable,
+                     "=1 demands; use --engine=auto"));
+  }
   if (engine == "in_process") return absl::OkStatus();
   if (engine == "nccl") {
     return absl::UnimplementedError(
@@ -145,10 +169,17 @@ absl::StatusOr<World> JoinWorld(
   TESSERA_RETURN_IF_ERROR(
       CheckParallel(settings.parallel, job.world_size.value()),
       Annotate(_, topology::LauncherName(job.environment.launcher)));
+  TESSERA_ASSIGN_OR_RETURN(const EngineOptions options,
+                           OptionsFor(settings, lookup));
   TESSERA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                           CreateNamed(settings, job, lookup));
+                           collectives::CreateEngine(
+                               settings.engine, {.rank = job.rank,
+                                                 .size = job.world_size.value(),
+                                                 .store = job.store.get(),
+                                                 .options = options}));
   TESSERA_ASSIGN_OR_RETURN(
       World world, MakeWorld(settings, std::move(engine), std::move(observer)));
+  world.note = NoteFor(settings, options, world);
   world.store = std::move(job.store);
   return world;
 }

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,10 +35,14 @@ struct World {
   std::unique_ptr<collectives::Communicator> communicator;
   // The location of each rank; empty if the engine does not span hosts.
   std::vector<collectives::RankLocation> locations;
+  // Says on which network the data is not encrypted; empty if it is, or does
+  // not leave the host, or with --quiet.
+  std::string note;
 };
 
 // OK if this program can train over --engine on this machine. InvalidArgument
-// if the engine does not exist; FailedPrecondition if it was not built in;
+// if the engine does not exist, or does not encrypt if TESSERA_ENCRYPT_DATA is
+// 1; FailedPrecondition if it was not built in;
 // Unimplemented for nccl, whose buffers are device memory.
 absl::Status CheckEngine(const Settings& settings);
 

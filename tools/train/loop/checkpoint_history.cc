@@ -133,6 +133,7 @@ absl::Status CheckpointHistory::SaveIfDue(std::optional<double> eval_loss) {
   }
   if (is_best) best_loss_ = *eval_loss;
   const int64_t begin = MonotonicNanos();
+  TESSERA_RETURN_IF_ERROR(Wait());
   TESSERA_RETURN_IF_ERROR(checkpoints_->Start(eval_loss));
   Note(*rank_, absl::StrCat(directory(), "/",
                             zero3::CheckpointName(rank_->state().steps())));
@@ -143,16 +144,30 @@ absl::Status CheckpointHistory::SaveIfDue(std::optional<double> eval_loss) {
 absl::Status CheckpointHistory::SaveLast(std::optional<double> eval_loss) {
   if (checkpoints_ == nullptr) return absl::OkStatus();
   const int64_t begin = MonotonicNanos();
-  TESSERA_RETURN_IF_ERROR(
-      checkpointed_ == rank_->steps() ? Wait() : Save(eval_loss).status());
+  const absl::Status before = checkpoints_->Wait().status();
+  if (!before.ok() || checkpointed_ != rank_->steps()) {
+    TESSERA_RETURN_IF_ERROR(ContinueWithout(before));
+    TESSERA_RETURN_IF_ERROR(Save(eval_loss).status());
+  }
   run_.Trace("write", begin);
   return absl::OkStatus();
 }
 
 absl::Status CheckpointHistory::Wait() {
   const ActionScope place(RankAction::kCheckpoint);
-  return checkpoints_ == nullptr ? absl::OkStatus()
-                                 : checkpoints_->Wait().status();
+  return checkpoints_ == nullptr
+             ? absl::OkStatus()
+             : ContinueWithout(checkpoints_->Wait().status());
+}
+
+absl::Status CheckpointHistory::ContinueWithout(
+    const absl::Status& checkpoint) {
+  if (checkpoint.ok() || run_.settings.max_restarts == 0 ||
+      !checkpoints_->group_status().ok()) {
+    return checkpoint;
+  }
+  run_.Say(absl::StrCat("the run continues: ", checkpoint.message()));
+  return absl::OkStatus();
 }
 
 void CheckpointHistory::Note(TrainRank& rank, std::string path) {

@@ -8,6 +8,9 @@
 //   TESSERA_RETURN_IF_ERROR(history.SaveIfDue(eval_loss));  // after each step
 //   TESSERA_ASSIGN_OR_RETURN(const auto saved, history.LastBy(step));
 //
+// With --max_restarts the run continues without a checkpoint that could not be
+// written, and says so; only the last one must succeed.
+//
 // Methods that return a status are collectives of the run's world.
 #ifndef TESSERA_TOOLS_TRAIN_LOOP_CHECKPOINT_HISTORY_H_
 #define TESSERA_TOOLS_TRAIN_LOOP_CHECKPOINT_HISTORY_H_
@@ -60,7 +63,8 @@ class CheckpointHistory {
   absl::StatusOr<std::string> Save(std::optional<double> eval_loss) {
     return checkpoints_->Save(eval_loss);
   }
-  // Waits for the checkpoint that is being written, and returns its error.
+  // Waits for the checkpoint that is being written, and returns its error
+  // unless the run may continue without it.
   absl::Status Wait();
 
   // RunCheckpoints::write_time.
@@ -88,6 +92,7 @@ class CheckpointHistory {
   }
 
  private:
+  absl::Status ContinueWithout(const absl::Status& checkpoint);
   // Prints a line if the schedule of the learning rate differs from the
   // checkpoint's.
   void SayNewRate(TrainRank& rank) const;

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/arithmetic.h"
 #include "base/quoted.h"
-#include "tools/train/report/straggler.h"
 #include "tools/train/settings/settings.h"
 
 namespace tessera::train {

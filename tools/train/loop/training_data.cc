@@ -26,6 +26,7 @@
 #include "collectives/adaptive/create_adaptive.h"
 #include "tools/cli/cli.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/text/data_files.h"
 #include "tools/text/load_tokenizer.h"
 #include "tools/text/preferences.h"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/arithmetic.h"
 #include "base/status_macros.h"
 #include "base/tensor/memory.h"
 #include "offload/tier/accounting.h"
@@ -19,11 +20,6 @@ using zero3::ShardAccess;
 constexpr int64_t kNearBlocks = 2;
 // The number of upcoming backwards that are announced to the prefetcher.
 constexpr size_t kAnnounced = 2;
-
-int64_t RoundedUp(int64_t bytes) {
-  constexpr auto kAlignment = static_cast<int64_t>(kDefaultAlignment);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 std::span<std::byte> PartOf(std::span<std::byte> block, int64_t offset,
                             int64_t bytes) {
@@ -110,7 +106,8 @@ absl::Status ActivationStore::Send(const ActivationPlace& place,
          .bytes = value->size_in_bytes(),
          .dtype = value->dtype(),
          .shape = {value->shape().begin(), value->shape().end()}});
-    bytes += RoundedUp(value->size_in_bytes());
+    bytes += RoundUp(value->size_in_bytes(),
+                     static_cast<int64_t>(kDefaultAlignment));
   }
   TESSERA_ASSIGN_OR_RETURN(block.slot, FindSlot(place.window, bytes));
   zero3::ShardStore& store = *block.slot->store;

@@ -24,6 +24,7 @@ namespace tp = tensor_parallel;
 tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
                                            int64_t layer) {
   const model_files::ModelConfig& model = options.model;
+  const model_files::ArchitectureTraits& traits = model.traits();
   tp::TransformerBlockOptions block;
   block.attention = {.width = model.hidden,
                      .heads = model.heads,
@@ -31,10 +32,10 @@ tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
                      .head_size = model.head_size,
                      .qkv_bias = model.qkv_bias,
                      .output_bias = model.output_bias,
-                     .qk_norm = model.qk_norm,
-                     .shared_qk_norm = model.shared_qk_norm,
+                     .qk_norm = traits.qk_norm,
+                     .shared_qk_norm = traits.shared_qk_norm,
                      .norm_epsilon = model.norm_epsilon,
-                     .sinks = model.sinks,
+                     .sinks = traits.sinks,
                      .scale = model.ScoreScale(),
                      .cap = model.attention_cap,
                      .window = model.WindowOf(layer),
@@ -52,12 +53,12 @@ tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
   if (const auto* const rotary = model.RotaryOf(layer)) {
     block.attention.rotary = *rotary;
   }
-  block.input_norms = model.input_norms;
-  block.output_norms = model.output_norms;
+  block.input_norms = traits.input_norms;
+  block.output_norms = traits.output_norms;
   if (options.lora_attention) block.attention.lora = options.lora;
   if (options.lora_mlp) block.mlp_lora = options.lora;
   block.hidden = model.intermediate;
-  block.glu = model.glu;
+  block.glu = traits.glu;
   block.moe = MixtureOptions(model, layer);
   block.moe.balance = options.balance.value_or(block.moe.balance);
   block.moe.z_loss = options.router_z_loss;
@@ -69,13 +70,25 @@ tp::TransformerBlockOptions BlockOptionsOf(const RunOptions& options,
   return block;
 }
 
+namespace {
+
+// The context group for blocks that share the tables of rotary positions.
+tp::ContextGroup SharingTables(const tp::TensorGroup& tensor,
+                               tp::ContextGroup context) {
+  context.rotary = std::make_shared<tp::RotaryTables>(
+      tensor, context.layout.PositionsOf(context.group.rank()));
+  return context;
+}
+
+}  // namespace
+
 LlamaLayers::LlamaLayers(const tp::TensorGroup& tensor,
                          const tp::ContextGroup& context,
                          const std::optional<tp::TensorGroup>& experts,
                          const RunOptions& options,
                          std::vector<int32_t> windows, bool shares_table)
     : tensor_(tensor),
-      context_(context),
+      context_(SharingTables(tensor, context)),
       experts_(experts),
       options_(options),
       numbers_(std::move(windows)),

@@ -16,25 +16,25 @@ inline tensor_parallel::MoeOptions MixtureOptions(
     const model_files::ModelConfig& model, int64_t layer) {
   using tensor_parallel::RouterScore;
   const model_files::MixtureConfig& mixture = model.mixture;
+  const model_files::MixtureTraits& traits = model.traits().mixture;
   if (!model.IsMixture(layer)) return {};
-  return {.width = model.hidden,
-          .experts = mixture.experts,
-          .hidden = mixture.intermediate,
-          .glu = model.glu,
-          .router = {.score = mixture.sigmoid ? RouterScore::kSigmoid
-                                              : RouterScore::kSoftmax,
-                     .per_token = mixture.per_token,
-                     .normalise = mixture.normalise,
-                     .scale = mixture.scale,
-                     .groups = mixture.groups,
-                     .groups_per_token = mixture.groups_per_token,
-                     .group_terms = mixture.groups == 1 ? 1
-                                    : mixture.sigmoid   ? 2
-                                                        : 1},
-          .router_bias = mixture.sigmoid,
-          .biases = mixture.biases,
-          .shared_hidden = mixture.shared_intermediate,
-          .balance = mixture.balance};
+  return {
+      .width = model.hidden,
+      .experts = mixture.experts,
+      .hidden = mixture.intermediate,
+      .glu = model.traits().glu,
+      .router = {.score = traits.sigmoid ? RouterScore::kSigmoid
+                                         : RouterScore::kSoftmax,
+                 .per_token = mixture.per_token,
+                 .normalise = mixture.normalise,
+                 .scale = mixture.scale,
+                 .groups = mixture.groups,
+                 .groups_per_token = mixture.groups_per_token,
+                 .group_terms = mixture.groups == 1 ? 1 : traits.group_terms},
+      .router_bias = traits.sigmoid,
+      .biases = traits.like_gpt_oss,
+      .shared_hidden = mixture.shared_intermediate,
+      .balance = mixture.balance};
 }
 
 }  // namespace tessera::train

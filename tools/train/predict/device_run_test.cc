@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/text/samples.h"
 #include "tools/train/loop/offload_tiers.h"
 #include "tools/train/loop/rank_device.h"

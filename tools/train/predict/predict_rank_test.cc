@@ -246,13 +246,11 @@ TEST(PredictRankTest, MixturesOfExpertsMatchMeasurement) {
       RunOptions options = SmallRun();
       options.length = 16;  // As many tokens on every rank.
       options.model.architecture = model_files::Architecture::kDots1;
-      options.model.qk_norm = true;
       options.model.mixture = {.experts = 4,
                                .per_token = 4,
                                .intermediate = 6,
                                .shared_intermediate = 6,
                                .dense_layers = 1,
-                               .sigmoid = true,
                                .balance = 0.1};
       options.mesh = mesh;
       options.sequence_parallel = sequence_parallel;

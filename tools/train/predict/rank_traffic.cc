@@ -1,6 +1,7 @@
 #include "tools/train/predict/rank_traffic.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "collectives/operation/operation.h"
@@ -34,29 +35,12 @@ std::optional<topology::CollectiveKind> CollectiveKindOf(OpKind kind) {
 }
 
 std::string_view TrafficAxisName(TrafficAxis axis) {
-  switch (axis) {
-    case TrafficAxis::kTp:
-      return "tp";
-    case TrafficAxis::kCp:
-      return "cp";
-    case TrafficAxis::kPp:
-      return "pp";
-    case TrafficAxis::kDp:
-      return "dp";
-    case TrafficAxis::kReplicate:
-      return "dp_replicate";
-    case TrafficAxis::kData:
-      return "data";
-    case TrafficAxis::kModel:
-      return "tp,pp";
-    case TrafficAxis::kEp:
-      return "ep";
-    case TrafficAxis::kEdp:
-      return "edp";
-    case TrafficAxis::kExpertModel:
-      return "tp,pp,ep";
-  }
-  return "none";
+  // By TrafficAxis.
+  constexpr std::string_view kNames[] = {
+      "tp",   "cp",    "pp", "dp",  "dp_replicate",
+      "data", "tp,pp", "ep", "edp", "tp,pp,ep"};
+  static_assert(std::size(kNames) == kTrafficAxes.size());
+  return kNames[static_cast<size_t>(axis)];
 }
 
 int64_t RanksAlong(TrafficAxis axis, const MeshSizes& mesh) {

@@ -334,12 +334,6 @@ int64_t RunPrediction::device_bytes() const {
   return most;
 }
 
-const RankPrediction& RunPrediction::largest() const {
-  return *std::max_element(
-      ranks.begin(), ranks.end(),
-      [this](const auto& a, const auto& b) { return PeakOf(a) < PeakOf(b); });
-}
-
 const RankPrediction& RunPrediction::busiest() const {
   return *std::max_element(ranks.begin(), ranks.end(),
                            [](const auto& a, const auto& b) {

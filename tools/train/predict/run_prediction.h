@@ -107,8 +107,6 @@ struct RunPrediction {
   bool fits_host() const { return needed <= room.bytes; }
   // Unset if ranks use no GPU or its memory is unknown.
   std::optional<bool> fits_device() const;
-  // The rank that needs most host memory.
-  const RankPrediction& largest() const;
   // The rank that sends most bytes.
   const RankPrediction& busiest() const;
   // The peak of a rank in the host's memory during steps and checkpoints.

@@ -77,7 +77,7 @@ class MeasuredEngine final : public Engine {
   }
 
   void Enter(OperationContext& context) override {
-    begin_ns_ = collectives::MonotonicNanos();
+    if (is_logged_) begin_ns_ = collectives::MonotonicNanos();
     inner_->Enter(context);
   }
   void Leave(OperationContext& context) override {
@@ -95,6 +95,12 @@ class MeasuredEngine final : public Engine {
   absl::Status Run(const collectives::Operation& operation,
                    OperationContext& context) override {
     return inner_->Run(operation, context);
+  }
+  // Prepared operations pass Enter and Leave too.
+  std::unique_ptr<collectives::OperationPlan> Plan(
+      const collectives::Operation& operation,
+      OperationContext& context) override {
+    return inner_->Plan(operation, context);
   }
   collectives::Transport* transport() override { return inner_->transport(); }
 

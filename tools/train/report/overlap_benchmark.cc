@@ -23,6 +23,7 @@
 #include "collectives/testing/wire_engine.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/text/corpus.h"
 #include "tools/text/tokenizer.h"
 #include "tools/train/report/collective_log.h"

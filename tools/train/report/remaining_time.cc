@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/train/report/straggler.h"
+#include "base/arithmetic.h"
 
 namespace tessera::train {
 

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/predict/run_prediction.h"
 
 namespace tessera::train {

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 
+#include "base/arithmetic.h"
+
 namespace tessera::train {
 namespace {
 
@@ -20,12 +22,6 @@ std::vector<double> SecondsIn(Section section,
 }
 
 }  // namespace
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t count = values.size();
-  return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
 
 std::vector<double> RatiosToMedian(std::span<const double> values,
                                    std::span<const int64_t> peer_group) {

@@ -48,10 +48,6 @@ struct Straggler {
   bool is_new = false;  // Significant for the first time.
 };
 
-// Of an even number of values, the mean of the two in the middle. Precondition:
-// there is a value.
-double Median(std::vector<double> values);
-
 // The index of a rank's ratio to the median of the same peers; the ranks of
 // `peer_group` with equal numbers are peers. The time of one without peers is
 // its own median; the ratio to a median of 0 is 1.

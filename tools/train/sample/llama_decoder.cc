@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -48,56 +50,20 @@ absl::StatusOr<Tensor> ReadPart(WeightReader& reader, DType dtype,
 
 absl::StatusOr<LlamaLayerWeights> ReadLayer(WeightReader& reader, DType dtype,
                                             int64_t layer) {
-  absl::Status status;
-  // Reads a part if the model has it and there was no error.
-  const auto read = [&](LlamaPart part, bool has = true) {
-    std::optional<Tensor> tensor;
-    if (!has || !status.ok()) return tensor;
-    absl::StatusOr<Tensor> found = ReadPart(reader, dtype, part, layer);
-    status = found.status();
-    if (found.ok()) tensor = *std::move(found);
-    return tensor;
-  };
-  const model_files::ModelConfig& config = reader.config();
-  const bool mixture = config.IsMixture(layer);
-  const bool shared = mixture && config.mixture.shared_intermediate > 0;
-  const bool biases = mixture && config.mixture.biases;
-  std::optional<Tensor> output = read(LlamaPart::kAttentionOutput);
-  std::optional<Tensor> gate_up =
-      read(mixture ? LlamaPart::kExpertsGateUp : LlamaPart::kGateUp);
-  std::optional<Tensor> down =
-      read(mixture ? LlamaPart::kExpertsDown : LlamaPart::kDown);
-  TESSERA_RETURN_IF_ERROR(status);
-  LlamaLayerWeights weights = {
-      .attention_norm = read(LlamaPart::kAttentionNorm, config.input_norms),
-      .qkv = read(LlamaPart::kQkv, !config.IsLatent()),
-      .latent_down = read(LlamaPart::kLatentDown, config.IsLatent()),
-      .query_up = read(LlamaPart::kQueryUp, config.IsLatent()),
-      .kv_up = read(LlamaPart::kKvUp, config.IsLatent()),
-      .qkv_bias = read(LlamaPart::kQkvBias, config.qkv_bias),
-      .attention_output = *std::move(output),
-      .output_bias = read(LlamaPart::kAttentionOutputBias, config.output_bias),
-      .query_norm = read(LlamaPart::kQueryNorm,
-                         config.qk_norm || config.latent.query_rank > 0),
-      .key_norm =
-          read(LlamaPart::kKeyNorm, config.qk_norm || config.IsLatent()),
-      .sinks = read(LlamaPart::kSinks, config.sinks),
-      .mlp_norm = read(LlamaPart::kMlpNorm, config.input_norms),
-      .attention_output_norm =
-          read(LlamaPart::kAttentionOutputNorm, config.output_norms),
-      .mlp_output_norm = read(LlamaPart::kMlpOutputNorm, config.output_norms),
-      .gate_up = *std::move(gate_up),
-      .down = *std::move(down),
-      .router = read(LlamaPart::kRouter, mixture),
-      .router_bias =
-          read(LlamaPart::kRouterBias, mixture && config.mixture.sigmoid),
-      .router_logit_bias = read(LlamaPart::kRouterLogitBias, biases),
-      .gate_up_bias = read(LlamaPart::kExpertsGateUpBias, biases),
-      .down_bias = read(LlamaPart::kExpertsDownBias, biases),
-      .shared_gate_up = read(LlamaPart::kSharedGateUp, shared),
-      .shared_down = read(LlamaPart::kSharedDown, shared)};
-  TESSERA_RETURN_IF_ERROR(status);
+  LlamaLayerWeights weights;
+  for (const LlamaPart part :
+       model_files::LayerPartsOf(reader.config(), layer)) {
+    TESSERA_ASSIGN_OR_RETURN(Tensor tensor,
+                             ReadPart(reader, dtype, part, layer));
+    weights.emplace(part, std::move(tensor));
+  }
   return weights;
+}
+
+// Null if the layer does not have the part.
+const Tensor* Find(const LlamaLayerWeights& layer, LlamaPart part) {
+  const auto found = layer.find(part);
+  return found == layer.end() ? nullptr : &found->second;
 }
 
 // Tokens per batch.
@@ -105,17 +71,16 @@ constexpr int64_t kMostAtOnce = 128;
 // Rows of logits per batch, fewer because they are as wide as the vocabulary.
 constexpr int64_t kRowsScoredAtOnce = 16;
 
-// [rows, ...] viewed as [1, rows, ...].
-template <typename View>
-absl::StatusOr<View> OneSequence(const View& x) {
+// [rows, ...] viewed as [1, rows, ...]. The elements are consecutive.
+TensorView OneSequence(const TensorView& x) {
   std::vector<int64_t> shape = {1};
   shape.insert(shape.end(), x.shape().begin(), x.shape().end());
-  return x.Reshape(shape);
+  return *x.Reshape(shape);
 }
 
-// A matrix of heads viewed as [rows, heads, head size].
-absl::StatusOr<TensorView> HeadsOf(const TensorView& x, int64_t heads) {
-  return x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
+// Consecutive rows viewed as [rows, heads, head size].
+TensorView HeadsOf(const TensorView& x, int64_t heads) {
+  return *x.Reshape({{x.shape()[0], heads, x.shape()[1] / heads}});
 }
 
 // log softmax(logits)[target].
@@ -197,18 +162,16 @@ absl::Status LlamaDecoder::CreateMixtures() {
         tensor_parallel::MoeMlp::Create({group_, group_, group_}, options));
     mixtures_[i].emplace(std::move(mixture));
     LlamaLayerWeights& layer = weights_.layers()[i];
-    std::vector<Tensor*> weights = {&*layer.router};
-    const auto add = [&](std::optional<Tensor>& weight) {
-      if (weight) weights.push_back(&*weight);
-    };
-    add(layer.router_bias);
-    add(layer.router_logit_bias);
-    weights.push_back(&layer.gate_up);
-    add(layer.gate_up_bias);
-    weights.push_back(&layer.down);
-    add(layer.down_bias);
-    add(layer.shared_gate_up);
-    add(layer.shared_down);
+    std::vector<Tensor*> weights;
+    for (const LlamaPart part :
+         {LlamaPart::kRouter, LlamaPart::kRouterBias,
+          LlamaPart::kRouterLogitBias, LlamaPart::kExpertsGateUp,
+          LlamaPart::kExpertsGateUpBias, LlamaPart::kExpertsDown,
+          LlamaPart::kExpertsDownBias, LlamaPart::kSharedGateUp,
+          LlamaPart::kSharedDown}) {
+      const auto found = layer.find(part);
+      if (found != layer.end()) weights.push_back(&found->second);
+    }
     std::vector<tensor_parallel::Parameter*> parameters;
     mixtures_[i]->AppendParameters("mlp", parameters);
     for (size_t p = 0; p < parameters.size(); ++p) {
@@ -233,34 +196,36 @@ absl::Status LlamaDecoder::Allocate() {
     TESSERA_ASSIGN_OR_RETURN(cache.values, matrix(capacity_, config_.KvRows()));
   }
   const int64_t rows = std::min(capacity_, kMostAtOnce);
-  TESSERA_ASSIGN_OR_RETURN(Tensor hidden, matrix(rows, config_.hidden));
-  TESSERA_ASSIGN_OR_RETURN(Tensor normed, matrix(rows, config_.hidden));
-  TESSERA_ASSIGN_OR_RETURN(Tensor inverse,
+  const std::pair<Rows, int64_t> widths[] = {
+      {Rows::kHidden, config_.hidden},
+      {Rows::kNormed, config_.hidden},
+      {Rows::kQuery, config_.QueryRows()},
+      {Rows::kAttended, config_.OutputColumns()},
+      {Rows::kDown, config_.IsLatent() ? config_.LatentRows() : 0},
+      {Rows::kAbsorbed, config_.heads * latent},
+      {Rows::kLatents, config_.heads * latent},
+      {Rows::kLogSums, config_.heads},
+      {Rows::kFactors, config_.heads},
+      {Rows::kGate, config_.intermediate},
+      {Rows::kUp, config_.intermediate},
+      {Rows::kActivation, config_.intermediate},
+      {Rows::kMixed, config_.hidden}};
+  for (const auto& [name, width] : widths) {
+    TESSERA_ASSIGN_OR_RETURN(Tensor tensor, matrix(rows, width));
+    scratch_.emplace(name, std::move(tensor));
+  }
+  TESSERA_ASSIGN_OR_RETURN(inverse_,
                            Tensor::Create(dtype, {{rows * config_.heads}}));
-  TESSERA_ASSIGN_OR_RETURN(Tensor query, matrix(rows, config_.QueryRows()));
-  TESSERA_ASSIGN_OR_RETURN(Tensor attended,
-                           matrix(rows, config_.OutputColumns()));
-  TESSERA_ASSIGN_OR_RETURN(
-      Tensor down, matrix(rows, config_.IsLatent() ? config_.LatentRows() : 0));
-  TESSERA_ASSIGN_OR_RETURN(Tensor absorbed,
-                           matrix(rows, config_.heads * latent));
-  TESSERA_ASSIGN_OR_RETURN(Tensor latents,
-                           matrix(rows, config_.heads * latent));
-  TESSERA_ASSIGN_OR_RETURN(Tensor log_sums, matrix(rows, config_.heads));
-  TESSERA_ASSIGN_OR_RETURN(Tensor factors, matrix(rows, config_.heads));
-  TESSERA_ASSIGN_OR_RETURN(Tensor gate, matrix(rows, config_.intermediate));
-  TESSERA_ASSIGN_OR_RETURN(Tensor up, matrix(rows, config_.intermediate));
-  TESSERA_ASSIGN_OR_RETURN(Tensor activation,
-                           matrix(rows, config_.intermediate));
-  TESSERA_ASSIGN_OR_RETURN(Tensor mixed, matrix(rows, config_.hidden));
-  TESSERA_ASSIGN_OR_RETURN(Tensor logits, matrix(1, config_.vocabulary));
-  scratch_ =
-      Scratch{std::move(hidden),     std::move(normed),   std::move(inverse),
-              std::move(query),      std::move(attended), std::move(down),
-              std::move(absorbed),   std::move(latents),  std::move(log_sums),
-              std::move(factors),    std::move(gate),     std::move(up),
-              std::move(activation), std::move(mixed),    std::move(logits)};
+  TESSERA_ASSIGN_OR_RETURN(logits_, matrix(1, config_.vocabulary));
   return absl::OkStatus();
+}
+
+TensorView LlamaDecoder::First(Rows rows, int64_t count) {
+  return *scratch_.at(rows).view().Narrow(0, 0, count);
+}
+
+TensorView LlamaDecoder::Inverse(int64_t count) {
+  return *inverse_->view().Narrow(0, 0, count);
 }
 
 absl::Status LlamaDecoder::CheckTokens(std::span<const int64_t> tokens) const {
@@ -290,11 +255,11 @@ absl::Status LlamaDecoder::CheckVocabulary(
 absl::Status LlamaDecoder::RunBatches(
     std::span<const int64_t> tokens,
     absl::FunctionRef<absl::Status(size_t, size_t)> after) {
-  const size_t before = positions_.size();
-  const auto end = static_cast<int64_t>(before + tokens.size());
-  rotation_ = config_.rotary.Of(config_.RotarySize(), end);
+  const int64_t before = length_;
+  const int64_t end = before + static_cast<int64_t>(tokens.size());
+  rotary_.rotation = config_.rotary.Of(config_.RotarySize(), end);
   if (config_.local_rotary.has_value()) {
-    local_rotation_ = config_.local_rotary->Of(config_.head_size, end);
+    local_rotary_.rotation = config_.local_rotary->Of(config_.head_size, end);
   }
   for (size_t first = 0; first < tokens.size();) {
     const size_t count =
@@ -302,7 +267,7 @@ absl::Status LlamaDecoder::RunBatches(
     absl::Status status = RunBatch(tokens.subspan(first, count));
     if (status.ok()) status = after(first, count);
     if (!status.ok()) {
-      positions_.resize(before);
+      length_ = before;
       return status;
     }
     first += count;
@@ -362,14 +327,14 @@ absl::StatusOr<std::vector<double>> LlamaDecoder::Score(
 absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
   const int64_t first = length();
   const auto count = static_cast<int64_t>(tokens.size());
-  for (int64_t i = 0; i < count; ++i) positions_.push_back(first + i);
-  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
-                           scratch_->hidden.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(SetRotaryTables(first, count));
+  length_ += count;
+  const TensorView hidden = First(Rows::kHidden, count);
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView ids,
                            ConstTensorView::Of(tokens, {{count}}));
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::GatherRows{
       weights_.embedding(), {0, config_.vocabulary}, ids, hidden}));
-  if (config_.scaled_embedding) {
+  if (config_.traits().scaled_embedding) {
     TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Scale{
         config_.EmbeddingScale(hidden.dtype()), hidden}));
   }
@@ -377,7 +342,7 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
     const LlamaLayerWeights& layer = weights_.layers()[i];
     TESSERA_RETURN_IF_ERROR(RunAttention(i, first, count));
     TESSERA_RETURN_IF_ERROR(
-        Normalise(layer.mlp_norm ? &*layer.mlp_norm : nullptr, 0, count));
+        Normalise(Find(layer, LlamaPart::kMlpNorm), 0, count));
     TESSERA_RETURN_IF_ERROR(mixtures_[i]
                                 ? RunMixture(layer, *mixtures_[i], count)
                                 : RunMlp(layer, count));
@@ -387,72 +352,76 @@ absl::Status LlamaDecoder::RunBatch(std::span<const int64_t> tokens) {
 
 absl::Status LlamaDecoder::Normalise(const Tensor* weight, int64_t begin,
                                      int64_t count) {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
-                           scratch_->hidden.view().Narrow(0, begin, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
-                           scratch_->normed.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
-                           scratch_->inverse.view().Narrow(0, 0, count));
+  TESSERA_ASSIGN_OR_RETURN(
+      const TensorView x,
+      First(Rows::kHidden, begin + count).Narrow(0, begin, count));
+  const TensorView y = First(Rows::kNormed, count);
   if (weight == nullptr) return ops_.Run(tensor_parallel::op::Copy{x, y});
-  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x,
-                                               weight->view(), y, inverse});
+  return ops_.Run(tensor_parallel::op::RmsNorm{
+      config_.norm_epsilon, x, weight->view(), y, Inverse(count)});
+}
+
+absl::Status LlamaDecoder::AddAttended(const LlamaLayerWeights& layer,
+                                       int64_t count) {
+  return AddOutput(First(Rows::kAttended, count),
+                   layer.at(LlamaPart::kAttentionOutput),
+                   Find(layer, LlamaPart::kAttentionOutputBias),
+                   Find(layer, LlamaPart::kAttentionOutputNorm), count);
 }
 
 absl::Status LlamaDecoder::AddOutput(ConstTensorView x, const Tensor& weight,
-                                     const std::optional<Tensor>& bias,
-                                     const std::optional<Tensor>& norm,
+                                     const Tensor* bias, const Tensor* norm,
                                      int64_t count) {
-  Tensor& target = norm.has_value() ? scratch_->mixed : scratch_->hidden;
-  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
-                           target.view().Narrow(0, 0, count));
+  const bool adds = norm == nullptr;
+  const TensorView y = First(adds ? Rows::kHidden : Rows::kMixed, count);
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Gemm{
-      {.transpose_b = true, .beta = norm.has_value() ? 0.0 : 1.0},
-      x,
-      weight.view(),
-      y}));
-  if (bias.has_value()) {
+      {.transpose_b = true, .beta = adds ? 1.0 : 0.0}, x, weight.view(), y}));
+  if (bias != nullptr) {
     TESSERA_RETURN_IF_ERROR(
         ops_.Run(tensor_parallel::op::AddBias{bias->view(), y}));
   }
-  return norm.has_value() ? AddMixed(norm, count) : absl::OkStatus();
+  return adds ? absl::OkStatus() : AddMixed(norm, count);
 }
 
-absl::Status LlamaDecoder::AddMixed(const std::optional<Tensor>& norm,
-                                    int64_t count) {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView mixed,
-                           scratch_->mixed.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView hidden,
-                           scratch_->hidden.view().Narrow(0, 0, count));
-  if (norm.has_value()) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
-                             scratch_->inverse.view().Narrow(0, 0, count));
+absl::Status LlamaDecoder::AddMixed(const Tensor* norm, int64_t count) {
+  const TensorView mixed = First(Rows::kMixed, count);
+  if (norm != nullptr) {
     TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
-        config_.norm_epsilon, mixed, norm->view(), mixed, inverse}));
+        config_.norm_epsilon, mixed, norm->view(), mixed, Inverse(count)}));
   }
-  return ops_.Run(tensor_parallel::op::Add{mixed, hidden});
+  return ops_.Run(tensor_parallel::op::Add{mixed, First(Rows::kHidden, count)});
 }
 
 absl::Status LlamaDecoder::Project(ConstTensorView weight, int64_t begin,
                                    int64_t end, int64_t count, TensorView y) {
   TESSERA_ASSIGN_OR_RETURN(const ConstTensorView rows,
                            weight.Narrow(0, begin, end - begin));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
-                           scratch_->normed.view().Narrow(0, 0, count));
-  return ops_.Run(tensor_parallel::op::Gemm{{.transpose_b = true}, x, rows, y});
+  return ops_.Run(tensor_parallel::op::Gemm{
+      {.transpose_b = true}, First(Rows::kNormed, count), rows, y});
 }
 
-absl::Status LlamaDecoder::Rotate(size_t number, int64_t count,
-                                  TensorView heads) {
+absl::Status LlamaDecoder::SetRotaryTables(int64_t first, int64_t count) {
+  std::vector<int64_t> positions(static_cast<size_t>(count));
+  std::iota(positions.begin(), positions.end(), first);
+  for (RotaryTable* const table : {&rotary_, &local_rotary_}) {
+    const auto pairs = static_cast<int64_t>(table->rotation.frequencies.size());
+    TESSERA_ASSIGN_OR_RETURN(
+        table->values,
+        Tensor::Create(weights_.embedding().dtype(), {{count, 2 * pairs}}));
+    tensor_parallel::SetRotaryTable(table->rotation, positions,
+                                    table->values->view());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LlamaDecoder::Rotate(size_t number, TensorView heads) {
   const tensor_parallel::RotaryFrequencies* const rotary =
       config_.RotaryOf(static_cast<int64_t>(number));
   if (rotary == nullptr) return absl::OkStatus();
-  const std::span<const int64_t> seen = positions_;
-  TESSERA_ASSIGN_OR_RETURN(
-      const ConstTensorView now,
-      ConstTensorView::Of(seen.last(static_cast<size_t>(count)), {{count}}));
-  return ops_.Run(tensor_parallel::op::Rotate{
-      rotary == &config_.rotary ? rotation_ : local_rotation_,
-      /*inverse=*/false, now, heads});
+  const RotaryTable& table =
+      rotary == &config_.rotary ? rotary_ : local_rotary_;
+  return ops_.Run(tensor_parallel::op::Rotate{/*inverse=*/false,
+                                              table.values->view(), heads});
 }
 
 absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
@@ -461,102 +430,90 @@ absl::Status LlamaDecoder::RunAttention(size_t number, int64_t first,
   Cache& cache = caches_[number];
   if (config_.IsLatent()) return RunLatentAttention(number, first, count);
   const int64_t q = config_.QueryRows(), kv = config_.KvRows();
-  TESSERA_RETURN_IF_ERROR(Normalise(
-      layer.attention_norm ? &*layer.attention_norm : nullptr, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
-                           scratch_->query.view().Narrow(0, 0, count));
+  TESSERA_RETURN_IF_ERROR(
+      Normalise(Find(layer, LlamaPart::kAttentionNorm), 0, count));
+  const TensorView query = First(Rows::kQuery, count);
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
                            cache.keys.view().Narrow(0, first, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_values,
                            cache.values->view().Narrow(0, first, count));
+  const Tensor* const biases = Find(layer, LlamaPart::kQkvBias);
   const auto project = [&](int64_t begin, int64_t end,
                            const TensorView& y) -> absl::Status {
-    TESSERA_RETURN_IF_ERROR(Project(layer.qkv->view(), begin, end, count, y));
-    if (!layer.qkv_bias.has_value()) return absl::OkStatus();
-    TESSERA_ASSIGN_OR_RETURN(
-        const ConstTensorView bias,
-        layer.qkv_bias->view().Narrow(0, begin, end - begin));
+    TESSERA_RETURN_IF_ERROR(
+        Project(layer.at(LlamaPart::kQkv).view(), begin, end, count, y));
+    if (biases == nullptr) return absl::OkStatus();
+    TESSERA_ASSIGN_OR_RETURN(const ConstTensorView bias,
+                             biases->view().Narrow(0, begin, end - begin));
     return ops_.Run(tensor_parallel::op::AddBias{bias, y});
   };
   TESSERA_RETURN_IF_ERROR(project(0, q, query));
   TESSERA_RETURN_IF_ERROR(project(q, q + kv, new_keys));
   TESSERA_RETURN_IF_ERROR(project(q + kv, q + 2 * kv, new_values));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView query_heads,
-                           HeadsOf(query, config_.heads));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView key_heads,
-                           HeadsOf(new_keys, config_.kv_heads));
-  TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.query_norm, query_heads));
-  TESSERA_RETURN_IF_ERROR(NormaliseHeads(layer.key_norm, key_heads));
-  TESSERA_RETURN_IF_ERROR(Rotate(number, count, query_heads));
-  TESSERA_RETURN_IF_ERROR(Rotate(number, count, key_heads));
-  TESSERA_RETURN_IF_ERROR(Attend(cache,
-                                 config_.WindowOf(static_cast<int64_t>(number)),
-                                 layer.sinks, query_heads, scratch_->attended));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
-                           scratch_->attended.view().Narrow(0, 0, count));
-  return AddOutput(attended, layer.attention_output, layer.output_bias,
-                   layer.attention_output_norm, count);
+  const TensorView query_heads = HeadsOf(query, config_.heads);
+  const TensorView key_heads = HeadsOf(new_keys, config_.kv_heads);
+  TESSERA_RETURN_IF_ERROR(
+      NormaliseHeads(Find(layer, LlamaPart::kQueryNorm), query_heads));
+  TESSERA_RETURN_IF_ERROR(
+      NormaliseHeads(Find(layer, LlamaPart::kKeyNorm), key_heads));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, query_heads));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, key_heads));
+  TESSERA_RETURN_IF_ERROR(
+      Attend(cache, config_.WindowOf(static_cast<int64_t>(number)),
+             Find(layer, LlamaPart::kSinks), query_heads, Rows::kAttended));
+  return AddAttended(layer, count);
 }
 
 absl::Status LlamaDecoder::RunLatentAttention(size_t number, int64_t first,
                                               int64_t count) {
   const LlamaLayerWeights& layer = weights_.layers()[number];
   Cache& cache = caches_[number];
-  TESSERA_RETURN_IF_ERROR(Normalise(
-      layer.attention_norm ? &*layer.attention_norm : nullptr, 0, count));
-  TESSERA_RETURN_IF_ERROR(SetLatents(layer, cache, first, count));
-  TESSERA_RETURN_IF_ERROR(AbsorbQueries(layer, count));
+  TESSERA_RETURN_IF_ERROR(
+      Normalise(Find(layer, LlamaPart::kAttentionNorm), 0, count));
   TESSERA_ASSIGN_OR_RETURN(const TensorView new_keys,
                            cache.keys.view().Narrow(0, first, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView key, HeadsOf(new_keys, 1));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView absorbed,
-                           scratch_->absorbed.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
-                           HeadsOf(absorbed, config_.heads));
-  TESSERA_RETURN_IF_ERROR(Rotate(number, count, key));
-  TESSERA_RETURN_IF_ERROR(Rotate(number, count, query));
-  TESSERA_RETURN_IF_ERROR(Attend(cache, /*window=*/0, /*sinks=*/std::nullopt,
-                                 query, scratch_->latents));
+  TESSERA_RETURN_IF_ERROR(SetLatents(layer, new_keys));
+  TESSERA_RETURN_IF_ERROR(AbsorbQueries(layer, count));
+  const TensorView query =
+      HeadsOf(First(Rows::kAbsorbed, count), config_.heads);
+  TESSERA_RETURN_IF_ERROR(Rotate(number, HeadsOf(new_keys, 1)));
+  TESSERA_RETURN_IF_ERROR(Rotate(number, query));
+  TESSERA_RETURN_IF_ERROR(
+      Attend(cache, /*window=*/0, /*sinks=*/nullptr, query, Rows::kLatents));
   TESSERA_RETURN_IF_ERROR(ProjectValues(layer, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView attended,
-                           scratch_->attended.view().Narrow(0, 0, count));
-  return AddOutput(attended, layer.attention_output, layer.output_bias,
-                   layer.attention_output_norm, count);
+  return AddAttended(layer, count);
 }
 
 absl::Status LlamaDecoder::SetLatents(const LlamaLayerWeights& layer,
-                                      Cache& cache, int64_t first,
-                                      int64_t count) {
+                                      const TensorView& rows) {
   const model_files::LatentConfig& latent = config_.latent;
-  TESSERA_ASSIGN_OR_RETURN(const TensorView down,
-                           scratch_->down.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
-                           scratch_->query.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
-                           cache.keys.view().Narrow(0, first, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
-                           scratch_->inverse.view().Narrow(0, 0, count));
-  TESSERA_RETURN_IF_ERROR(
-      Project(layer.latent_down->view(), 0, config_.LatentRows(), count, down));
+  const int64_t count = rows.shape()[0];
+  const TensorView down = First(Rows::kDown, count);
+  const TensorView query = First(Rows::kQuery, count);
+  const auto normalise = [&](const TensorView& x, LlamaPart norm,
+                             const TensorView& y) {
+    return ops_.Run(tensor_parallel::op::RmsNorm{
+        tensor_parallel::LatentOptions().norm_epsilon, x, layer.at(norm).view(),
+        y, Inverse(count)});
+  };
+  const ConstTensorView query_up = layer.at(LlamaPart::kQueryUp).view();
+  TESSERA_RETURN_IF_ERROR(Project(layer.at(LlamaPart::kLatentDown).view(), 0,
+                                  config_.LatentRows(), count, down));
   if (latent.query_rank > 0) {
     TESSERA_ASSIGN_OR_RETURN(const TensorView own,
                              down.Narrow(1, 0, latent.query_rank));
-    TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
-        tensor_parallel::LatentOptions().norm_epsilon, own,
-        layer.query_norm->view(), own, inverse}));
+    TESSERA_RETURN_IF_ERROR(normalise(own, LlamaPart::kQueryNorm, own));
     TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Gemm{
-        {.transpose_b = true}, own, layer.query_up->view(), query}));
+        {.transpose_b = true}, own, query_up, query}));
   } else {
     TESSERA_RETURN_IF_ERROR(
-        Project(layer.query_up->view(), 0, config_.QueryRows(), count, query));
+        Project(query_up, 0, config_.QueryRows(), count, query));
   }
   TESSERA_ASSIGN_OR_RETURN(const TensorView kv,
                            down.Narrow(1, latent.query_rank, latent.kv_rank));
   TESSERA_ASSIGN_OR_RETURN(const TensorView kept,
                            rows.Narrow(1, latent.rope, latent.kv_rank));
-  TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::RmsNorm{
-      tensor_parallel::LatentOptions().norm_epsilon, kv, layer.key_norm->view(),
-      kept, inverse}));
+  TESSERA_RETURN_IF_ERROR(normalise(kv, LlamaPart::kKeyNorm, kept));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView rope,
       tensor_parallel::HeadsAt(down, 1,
@@ -572,11 +529,10 @@ absl::Status LlamaDecoder::SetLatents(const LlamaLayerWeights& layer,
 absl::Status LlamaDecoder::AbsorbQueries(const LlamaLayerWeights& layer,
                                          int64_t count) {
   const model_files::LatentConfig& latent = config_.latent;
+  const ConstTensorView kv_up = layer.at(LlamaPart::kKvUp).view();
   const int64_t d = config_.head_size, width = latent.rope + latent.kv_rank;
-  TESSERA_ASSIGN_OR_RETURN(const TensorView query,
-                           scratch_->query.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView absorbed,
-                           scratch_->absorbed.view().Narrow(0, 0, count));
+  const TensorView query = First(Rows::kQuery, count);
+  const TensorView absorbed = First(Rows::kAbsorbed, count);
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView from,
       tensor_parallel::HeadsAt(
@@ -591,8 +547,7 @@ absl::Status LlamaDecoder::AbsorbQueries(const LlamaLayerWeights& layer,
                              query.Narrow(1, head * d, latent.nope));
     TESSERA_ASSIGN_OR_RETURN(
         const ConstTensorView keys,
-        layer.kv_up->view().Narrow(0, head * (latent.nope + latent.value),
-                                   latent.nope));
+        kv_up.Narrow(0, head * (latent.nope + latent.value), latent.nope));
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView result,
         absorbed.Narrow(1, head * width + latent.rope, latent.kv_rank));
@@ -606,20 +561,18 @@ absl::Status LlamaDecoder::AbsorbQueries(const LlamaLayerWeights& layer,
 absl::Status LlamaDecoder::ProjectValues(const LlamaLayerWeights& layer,
                                          int64_t count) {
   const model_files::LatentConfig& latent = config_.latent;
+  const ConstTensorView kv_up = layer.at(LlamaPart::kKvUp).view();
+  const TensorView rows = First(Rows::kLatents, count);
+  const TensorView all = First(Rows::kAttended, count);
   const int64_t width = latent.rope + latent.kv_rank;
   for (int64_t head = 0; head < config_.heads; ++head) {
-    TESSERA_ASSIGN_OR_RETURN(const TensorView rows,
-                             scratch_->latents.view().Narrow(0, 0, count));
     TESSERA_ASSIGN_OR_RETURN(
         const TensorView own,
         rows.Narrow(1, head * width + latent.rope, latent.kv_rank));
     TESSERA_ASSIGN_OR_RETURN(
         const ConstTensorView values,
-        layer.kv_up->view().Narrow(
-            0, head * (latent.nope + latent.value) + latent.nope,
-            latent.value));
-    TESSERA_ASSIGN_OR_RETURN(const TensorView all,
-                             scratch_->attended.view().Narrow(0, 0, count));
+        kv_up.Narrow(0, head * (latent.nope + latent.value) + latent.nope,
+                     latent.value));
     TESSERA_ASSIGN_OR_RETURN(const TensorView result,
                              all.Narrow(1, head * latent.value, latent.value));
     TESSERA_RETURN_IF_ERROR(ops_.Run(
@@ -628,54 +581,39 @@ absl::Status LlamaDecoder::ProjectValues(const LlamaLayerWeights& layer,
   return absl::OkStatus();
 }
 
-absl::Status LlamaDecoder::NormaliseHeads(const std::optional<Tensor>& weight,
+absl::Status LlamaDecoder::NormaliseHeads(const Tensor* weight,
                                           TensorView heads) {
-  if (!weight.has_value()) return absl::OkStatus();
+  if (weight == nullptr) return absl::OkStatus();
   const int64_t width = weight->view().shape()[0];
   const int64_t rows = heads.element_count() / width;
   TESSERA_ASSIGN_OR_RETURN(const TensorView x, heads.Reshape({{rows, width}}));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView inverse,
-                           scratch_->inverse.view().Narrow(0, 0, rows));
-  return ops_.Run(tensor_parallel::op::RmsNorm{config_.norm_epsilon, x,
-                                               weight->view(), x, inverse});
+  return ops_.Run(tensor_parallel::op::RmsNorm{
+      config_.norm_epsilon, x, weight->view(), x, Inverse(rows)});
 }
 
 absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
-                                  const std::optional<Tensor>& sinks,
-                                  ConstTensorView query, Tensor& result) {
+                                  const Tensor* sinks, const TensorView& query,
+                                  Rows result) {
   const int64_t count = query.shape()[0];
   const int64_t kv_heads = config_.IsLatent() ? 1 : config_.kv_heads;
-  TESSERA_ASSIGN_OR_RETURN(const TensorView all_keys,
+  TESSERA_ASSIGN_OR_RETURN(const TensorView keys,
                            cache.keys.view().Narrow(0, 0, length()));
   // The rows of latent vectors are both keys and values.
-  const TensorView cached =
-      cache.values ? cache.values->view() : cache.keys.view();
-  TESSERA_ASSIGN_OR_RETURN(const TensorView all_values,
-                           cached.Narrow(0, 0, length()));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView keys, HeadsOf(all_keys, kv_heads));
+  Tensor& cached = cache.values ? *cache.values : cache.keys;
   TESSERA_ASSIGN_OR_RETURN(const TensorView values,
-                           HeadsOf(all_values, kv_heads));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView flat,
-                           result.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView output,
-                           HeadsOf(flat, config_.heads));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView log_sums,
-                           scratch_->log_sums.view().Narrow(0, 0, count));
+                           cached.view().Narrow(0, 0, length()));
+  const TensorView flat = First(result, count);
+  const TensorView output = HeadsOf(flat, config_.heads);
+  const TensorView log_sums = First(Rows::kLogSums, count);
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Fill{0, output}));
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Fill{
       -std::numeric_limits<double>::infinity(), log_sums}));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView queries, OneSequence(query));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all_keys_of,
-                           OneSequence(ConstTensorView(keys)));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView all_values_of,
-                           OneSequence(ConstTensorView(values)));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView outputs, OneSequence(output));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView statistics, OneSequence(log_sums));
-  tensor_parallel::AttentionBlock block = {.query = queries,
-                                           .key = all_keys_of,
-                                           .value = all_values_of,
-                                           .scale = config_.ScoreScale(),
-                                           .cap = config_.attention_cap};
+  tensor_parallel::AttentionBlock block = {
+      .query = OneSequence(query),
+      .key = OneSequence(HeadsOf(keys, kv_heads)),
+      .value = OneSequence(HeadsOf(values, kv_heads)),
+      .scale = config_.ScoreScale(),
+      .cap = config_.attention_cap};
   std::vector<int64_t> first_keys;
   if (window > 0) {
     for (int64_t i = length() - count; i < length(); ++i) {
@@ -687,16 +625,15 @@ absl::Status LlamaDecoder::Attend(Cache& cache, int64_t window,
                             {{1, count}}));
   }
   TESSERA_RETURN_IF_ERROR(ops_.Run(tensor_parallel::op::Attend{
-      block, {.output = outputs, .log_sum_exp = statistics}}));
-  return sinks ? AddSinks(*sinks, log_sums, flat) : absl::OkStatus();
+      block,
+      {.output = OneSequence(output), .log_sum_exp = OneSequence(log_sums)}}));
+  return sinks != nullptr ? AddSinks(*sinks, log_sums, flat) : absl::OkStatus();
 }
 
 absl::Status LlamaDecoder::AddSinks(const Tensor& sinks, TensorView log_sums,
                                     TensorView output) {
   const int64_t rows = log_sums.element_count();
-  TESSERA_ASSIGN_OR_RETURN(
-      const TensorView factors,
-      scratch_->factors.view().Narrow(0, 0, log_sums.shape()[0]));
+  const TensorView factors = First(Rows::kFactors, log_sums.shape()[0]);
   TESSERA_RETURN_IF_ERROR(
       ops_.Run(tensor_parallel::op::AddSinks{sinks.view(), log_sums, factors}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView scales, factors.Reshape({{rows}}));
@@ -708,35 +645,29 @@ absl::Status LlamaDecoder::AddSinks(const Tensor& sinks, TensorView log_sums,
 absl::Status LlamaDecoder::RunMlp(const LlamaLayerWeights& layer,
                                   int64_t count) {
   const int64_t width = config_.intermediate;
-  TESSERA_ASSIGN_OR_RETURN(const TensorView gate,
-                           scratch_->gate.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView up,
-                           scratch_->up.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView activation,
-                           scratch_->activation.view().Narrow(0, 0, count));
-  const ConstTensorView weight = layer.gate_up.view();
+  const TensorView gate = First(Rows::kGate, count);
+  const TensorView up = First(Rows::kUp, count);
+  const TensorView activation = First(Rows::kActivation, count);
+  const ConstTensorView weight = layer.at(LlamaPart::kGateUp).view();
   TESSERA_RETURN_IF_ERROR(Project(weight, 0, width, count, gate));
   TESSERA_RETURN_IF_ERROR(Project(weight, width, 2 * width, count, up));
-  TESSERA_RETURN_IF_ERROR(
-      ops_.Run(tensor_parallel::op::Glu{config_.glu, gate, up, activation}));
-  return AddOutput(activation, layer.down, /*bias=*/std::nullopt,
-                   layer.mlp_output_norm, count);
+  TESSERA_RETURN_IF_ERROR(ops_.Run(
+      tensor_parallel::op::Glu{config_.traits().glu, gate, up, activation}));
+  return AddOutput(activation, layer.at(LlamaPart::kDown), /*bias=*/nullptr,
+                   Find(layer, LlamaPart::kMlpOutputNorm), count);
 }
 
 absl::Status LlamaDecoder::RunMixture(const LlamaLayerWeights& layer,
                                       tensor_parallel::MoeMlp& mixture,
                                       int64_t count) {
-  TESSERA_ASSIGN_OR_RETURN(const TensorView x,
-                           scratch_->normed.view().Narrow(0, 0, count));
-  TESSERA_ASSIGN_OR_RETURN(const TensorView y,
-                           scratch_->mixed.view().Narrow(0, 0, count));
   TESSERA_ASSIGN_OR_RETURN(const tensor_parallel::Partition tokens,
                            tensor_parallel::Partition::Balanced(count, 1));
   const absl::Status status =
-      mixture.Forward(tokens, /*sequences=*/1, x, y, mixture_activations_);
+      mixture.Forward(tokens, /*sequences=*/1, First(Rows::kNormed, count),
+                      First(Rows::kMixed, count), mixture_activations_);
   mixture_activations_.Clear();
   TESSERA_RETURN_IF_ERROR(status);
-  return AddMixed(layer.mlp_output_norm, count);
+  return AddMixed(Find(layer, LlamaPart::kMlpOutputNorm), count);
 }
 
 absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {
@@ -749,7 +680,7 @@ absl::Status LlamaDecoder::ComputeLogits(int64_t begin, TensorView logits) {
 }
 
 absl::StatusOr<std::vector<double>> LlamaDecoder::LogitsOf(int64_t row) {
-  const TensorView logits = scratch_->logits.view();
+  const TensorView logits = logits_->view();
   TESSERA_RETURN_IF_ERROR(ComputeLogits(row, logits));
   if (logits.dtype() == DType::kF64) {
     TESSERA_ASSIGN_OR_RETURN(const std::span<double> values,

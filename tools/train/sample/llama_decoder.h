@@ -18,6 +18,7 @@
 #define TESSERA_TOOLS_TRAIN_SAMPLE_LLAMA_DECODER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,26 +61,8 @@ class WeightReader {
   }
 };
 
-// The weights of one layer. llama_names.h defines their shapes.
-struct LlamaLayerWeights {
-  std::optional<Tensor> attention_norm;
-  std::optional<Tensor> qkv;
-  std::optional<Tensor> latent_down, query_up, kv_up;  // Or these.
-  std::optional<Tensor> qkv_bias;
-  Tensor attention_output;
-  std::optional<Tensor> output_bias;
-  std::optional<Tensor> query_norm, key_norm;
-  std::optional<Tensor> sinks;
-  std::optional<Tensor> mlp_norm;
-  std::optional<Tensor> attention_output_norm, mlp_output_norm;
-  // The weights of an MLP, or of the experts of a mixture.
-  Tensor gate_up;
-  Tensor down;
-  // Only in a mixture.
-  std::optional<Tensor> router, router_bias, router_logit_bias;
-  std::optional<Tensor> gate_up_bias, down_bias;
-  std::optional<Tensor> shared_gate_up, shared_down;
-};
+// The weights of one layer, which llama_names.h defines.
+using LlamaLayerWeights = std::map<model_files::LlamaPart, Tensor>;
 
 // All weights of a model in the memory of this process.
 class LlamaWeights {
@@ -124,7 +107,7 @@ class LlamaDecoder {
 
   int64_t capacity() const { return capacity_; }
   // The number of tokens so far.
-  int64_t length() const { return static_cast<int64_t>(positions_.size()); }
+  int64_t length() const { return length_; }
 
   // Appends at least one token and returns the logits of the whole vocabulary
   // for the next one. Errors, without side effects: InvalidArgument if there is
@@ -141,32 +124,36 @@ class LlamaDecoder {
                                             std::span<const int64_t> targets);
 
   // Forgets all tokens.
-  void Clear() { positions_.clear(); }
+  void Clear() { length_ = 0; }
 
  private:
+  // The turns of the current batch's positions. The rotation is that for the
+  // number of tokens after the current call, as in transformers.
+  struct RotaryTable {
+    tensor_parallel::Rotation rotation;
+    std::optional<Tensor> values;
+  };
   // Per layer: [capacity, kv rows]; with latent attention [capacity, rope +
   // kv_rank] and no values.
   struct Cache {
     Tensor keys;
     std::optional<Tensor> values;
   };
-  // One row per token of a batch.
-  struct Scratch {
-    Tensor hidden;      // [, hidden]
-    Tensor normed;      // [, hidden]
-    Tensor inverse;     // [heads], or [] for other norms.
-    Tensor query;       // [, query rows]
-    Tensor attended;    // [, output columns]
-    Tensor down;        // [, latent rows]
-    Tensor absorbed;    // [, heads (rope + kv_rank)], queries of latents.
-    Tensor latents;     // [, heads (rope + kv_rank)], weighted sums.
-    Tensor log_sums;    // [, heads]
-    Tensor factors;     // [, heads], of the outputs with sinks.
-    Tensor gate;        // [, intermediate]
-    Tensor up;          // [, intermediate]
-    Tensor activation;  // [, intermediate]
-    Tensor mixed;       // [, hidden], a sublayer's output before its norm.
-    Tensor logits;      // [1, vocabulary]
+  // Scratch matrices with one row per token of a batch.
+  enum class Rows {
+    kHidden,
+    kNormed,
+    kQuery,
+    kAttended,  // The output of the attention.
+    kDown,      // The projection to latent vectors.
+    kAbsorbed,  // [heads (rope + kv_rank)], queries of latents.
+    kLatents,   // [heads (rope + kv_rank)], weighted sums.
+    kLogSums,   // [heads]
+    kFactors,   // [heads], of the outputs with sinks.
+    kGate,
+    kUp,
+    kActivation,
+    kMixed,  // A sublayer's output before its norm.
   };
 
   LlamaDecoder(LlamaWeights& weights, tensor_parallel::Ops& ops,
@@ -181,6 +168,10 @@ class LlamaDecoder {
 
   absl::Status Allocate();
   absl::Status CreateMixtures();
+  // The first rows of a scratch matrix, and `count` scratch numbers of norms.
+  // There are at most kMostAtOnce rows.
+  TensorView First(Rows rows, int64_t count);
+  TensorView Inverse(int64_t count);
   absl::Status CheckTokens(std::span<const int64_t> tokens) const;
   absl::Status CheckVocabulary(std::span<const int64_t> tokens) const;
   // Runs `tokens` in batches. After each, calls `after(first, count)` with the
@@ -192,19 +183,17 @@ class LlamaDecoder {
   absl::Status RunBatch(std::span<const int64_t> tokens);
   absl::Status RunAttention(size_t number, int64_t first, int64_t count);
   absl::Status RunLatentAttention(size_t number, int64_t first, int64_t count);
-  // Sets the cache's rows of the last tokens, and `absorbed`.
-  absl::Status SetLatents(const LlamaLayerWeights& layer, Cache& cache,
-                          int64_t first, int64_t count);
+  // Sets the cache's rows of the last tokens, and kQuery.
+  absl::Status SetLatents(const LlamaLayerWeights& layer,
+                          const TensorView& rows);
   absl::Status AbsorbQueries(const LlamaLayerWeights& layer, int64_t count);
   absl::Status ProjectValues(const LlamaLayerWeights& layer, int64_t count);
   // Rotates the last tokens' heads in a layer.
-  absl::Status Rotate(size_t number, int64_t count, TensorView heads);
-  absl::Status NormaliseHeads(const std::optional<Tensor>& weight,
-                              TensorView heads);
-  // attended = attention of the last tokens over all tokens or the window's.
-  absl::Status Attend(Cache& cache, int64_t window,
-                      const std::optional<Tensor>& sinks, ConstTensorView query,
-                      Tensor& result);
+  absl::Status Rotate(size_t number, TensorView heads);
+  absl::Status NormaliseHeads(const Tensor* weight, TensorView heads);
+  // result = attention of the last tokens over all tokens or the window's.
+  absl::Status Attend(Cache& cache, int64_t window, const Tensor* sinks,
+                      const TensorView& query, Rows result);
   // Adds sinks to the last tokens' attention.
   absl::Status AddSinks(const Tensor& sinks, TensorView log_sums,
                         TensorView output);
@@ -213,12 +202,15 @@ class LlamaDecoder {
                           tensor_parallel::MoeMlp& mixture, int64_t count);
   // normed = the norm of `count` rows of hidden; without a weight, the rows.
   absl::Status Normalise(const Tensor* weight, int64_t begin, int64_t count);
+  // hidden += the output projection of kAttended.
+  absl::Status AddAttended(const LlamaLayerWeights& layer, int64_t count);
   // hidden += x weight^T, or the norm of x weight^T + bias if there is one.
   absl::Status AddOutput(ConstTensorView x, const Tensor& weight,
-                         const std::optional<Tensor>& bias,
-                         const std::optional<Tensor>& norm, int64_t count);
+                         const Tensor* bias, const Tensor* norm, int64_t count);
   // hidden += mixed, or its norm.
-  absl::Status AddMixed(const std::optional<Tensor>& norm, int64_t count);
+  absl::Status AddMixed(const Tensor* norm, int64_t count);
+  // Sets the tables for positions [first, first + count).
+  absl::Status SetRotaryTables(int64_t first, int64_t count);
   // y = normed w^T for rows [begin, end) of w and `count` of normed.
   absl::Status Project(ConstTensorView weight, int64_t begin, int64_t end,
                        int64_t count, TensorView y);
@@ -235,10 +227,11 @@ class LlamaDecoder {
   tensor_parallel::MoeActivations mixture_activations_;
   std::vector<std::optional<tensor_parallel::MoeMlp>> mixtures_;  // By layer.
   std::vector<Cache> caches_;
-  std::optional<Scratch> scratch_;
-  std::vector<int64_t> positions_;  // 0, 1, ...
-  // For the number of tokens after the current call, as in transformers.
-  tensor_parallel::Rotation rotation_, local_rotation_;
+  std::map<Rows, Tensor> scratch_;
+  std::optional<Tensor> inverse_;  // Of the rows, or the heads, of a batch.
+  std::optional<Tensor> logits_;   // [1, vocabulary]
+  int64_t length_ = 0;
+  RotaryTable rotary_, local_rotary_;
 };
 
 }  // namespace tessera::train

@@ -14,6 +14,7 @@
 #include "offload/optimizer/testing/triad.h"
 #include "tensor_parallel/ops_cpu/cpu_ops.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/sample/llama_decoder.h"
 #include "tools/train/testing/random_weights.h"
 

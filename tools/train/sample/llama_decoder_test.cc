@@ -243,7 +243,6 @@ std::vector<model_files::ModelConfig> Models() {
   biased.rotary.factor = 3;
   model_files::ModelConfig windows = small;
   windows.architecture = model_files::Architecture::kQwen3;
-  windows.qk_norm = true;
   windows.window = 4;
   windows.window_begin = 1;
   model_files::ModelConfig mixtral = small;
@@ -251,22 +250,17 @@ std::vector<model_files::ModelConfig> Models() {
   mixtral.mixture = {.experts = 5, .per_token = 2, .intermediate = 9};
   model_files::ModelConfig dots = small;
   dots.architecture = model_files::Architecture::kDots1;
-  dots.qk_norm = true;
   dots.mixture = {.experts = 8,
                   .per_token = 3,
                   .intermediate = 4,
                   .shared_intermediate = 8,
                   .dense_layers = 1,
-                  .sigmoid = true,
                   .scale = 1.5};
   model_files::ModelConfig gemma = small;
   gemma.architecture = model_files::Architecture::kGemma;
   gemma.tied_embeddings = true;
-  gemma.glu = tensor_parallel::GluKind::kGeGlu;
-  gemma.scaled_embedding = true;
   model_files::ModelConfig gemma3 = gemma;
   gemma3.architecture = model_files::Architecture::kGemma3;
-  gemma3.qk_norm = gemma3.output_norms = true;
   gemma3.window = 4;
   gemma3.full_layers = {1};
   gemma3.local_rotary = tensor_parallel::RotaryFrequencies{.base = 50};
@@ -274,24 +268,19 @@ std::vector<model_files::ModelConfig> Models() {
   gemma3.final_cap = 2;
   model_files::ModelConfig gemma2 = gemma;
   gemma2.architecture = model_files::Architecture::kGemma2;
-  gemma2.output_norms = true;
   gemma2.score_scalar = 3;
   gemma2.attention_cap = 0.5;
   model_files::ModelConfig olmo = small;
   olmo.architecture = model_files::Architecture::kOlmo2;
-  olmo.qk_norm = olmo.shared_qk_norm = olmo.output_norms = true;
-  olmo.input_norms = false;
   model_files::ModelConfig smol = small;
   smol.architecture = model_files::Architecture::kSmolLm3;
   smol.no_rope_layers = {1};
   model_files::ModelConfig oss = small;
   oss.architecture = model_files::Architecture::kGptOss;
-  oss.qkv_bias = oss.output_bias = oss.sinks = true;
-  oss.glu = tensor_parallel::GluKind::kClampedGlu;
+  oss.qkv_bias = oss.output_bias = true;
   oss.window = 4;
   oss.full_layers = {1};
-  oss.mixture = {
-      .experts = 5, .per_token = 2, .intermediate = 9, .biases = true};
+  oss.mixture = {.experts = 5, .per_token = 2, .intermediate = 9};
   model_files::ModelConfig deepseek2 = small;
   deepseek2.architecture = model_files::Architecture::kDeepSeekV2;
   deepseek2.kv_heads = deepseek2.heads;
@@ -312,7 +301,7 @@ std::vector<model_files::ModelConfig> Models() {
   deepseek3.rotary.scaling = tensor_parallel::RotaryScaling::kYarn;
   deepseek3.rotary.factor = 4;
   deepseek3.mixture.dense_layers = 1;
-  deepseek3.mixture.sigmoid = deepseek3.mixture.normalise = true;
+  deepseek3.mixture.normalise = true;
   return {biased, windows, mixtral, dots, gemma,     gemma3,
           gemma2, olmo,    smol,    oss,  deepseek2, deepseek3};
 }
@@ -376,7 +365,7 @@ TEST(LlamaWeightsTest, RejectsOtherTypesAndForwardsErrors) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     EXPECT_THAT(LlamaWeights::Read(damaged, dtype),
                 StatusIs(absl::StatusCode::kDataLoss,
-                         HasSubstr("layers.2.down.weight: a hole")));
+                         HasSubstr("layers.2.mlp.down.weight: a hole")));
   }
 }
 

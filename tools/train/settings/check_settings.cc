@@ -65,6 +65,9 @@ constexpr Rule kRules[] = {
     {"eval_every", [](auto& s) { return s.validation_fraction > 0; },
      "requires validation data; use for example --validation_fraction=0.05"},
 
+    {"encrypt_data",
+     [](auto& s) { return s.engine == "auto" || s.engine == "gloo"; },
+     "encrypts the connections of Gloo; use --engine=auto"},
     {"context_attention", [](auto& s) { return s.parallel.mesh.cp > 1; },
      "has no effect with cp 1, where every rank holds whole sequences; use for "
      "example --mesh=cp2"},

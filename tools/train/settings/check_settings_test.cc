@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "pipeline/generate/generate.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/settings/offload_choice.h"
 #include "tools/train/settings/run_options_from.h"
 #include "tools/train/settings/settings.h"
@@ -990,6 +991,11 @@ TEST(CheckSettingsTest, RejectsInvalidOutputsAndRestarts) {
       {"--snapshot_every=1: is for the replacement of lost ranks, which "
        "--max_restarts=0 rules out",
        [](auto& s) { s.snapshot_every = 1; }},
+      {"--encrypt_data=true: encrypts the connections of Gloo; use "
+       "--engine=auto",
+       [](auto& s) { s.encrypt_data = true; }},
+      {"--encrypt_data=true: encrypts the connections of Gloo",
+       [](auto& s) { s.encrypt_data = true, s.engine = "mpi"; }},
       {"--snapshot_every=2: requires ranks that are processes",
        [](auto& s) {
          s.snapshot_every = 2, s.max_restarts = 1, s.engine = "in_process";

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/settings/run_options_from.h"
 
 namespace tessera::train {
@@ -133,8 +134,6 @@ TEST_F(ModelDirectoryTest, RejectsTooManyTokensAndPositions) {
 TEST_F(ModelDirectoryTest, RejectsCapsOfClippedScores) {
   model_files::ModelConfig& model = config_.model;
   model.architecture = model_files::Architecture::kGemma2;
-  model.glu = tensor_parallel::GluKind::kGeGlu;
-  model.scaled_embedding = model.output_norms = true;
   model.score_scalar = 64;
   model.attention_cap = 50;
   model.final_cap = 30;

@@ -1,7 +1,5 @@
 #include "tools/train/settings/run_options_from.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <span>
 #include <string>
@@ -26,6 +24,7 @@
 #include "tools/cli/cli.h"
 #include "tools/model_files/hugging_face_config.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 #include "tools/train/settings/check_settings.h"
 #include "tools/train/settings/learning_rate.h"
 #include "tools/train/settings/run_options.h"
@@ -45,11 +44,6 @@ namespace {
 using model_files::ModelConfig;
 
 constexpr int64_t kVocabularyMultiple = 8;
-
-bool IsDirectory(const std::string& path) {
-  struct stat status;
-  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
 
 absl::StatusOr<ModelConfig> PresetFor(const Settings& settings,
                                       int64_t vocabulary) {
@@ -142,16 +136,18 @@ absl::Status CheckExperts(const Settings& settings, const ModelConfig& model,
 }
 
 absl::Status CheckQkClip(const Settings& settings, const ModelConfig& model) {
-  if (settings.qk_clip == 0 || (!model.qk_norm && model.attention_cap == 0)) {
+  if (settings.qk_clip == 0 ||
+      (!model.traits().qk_norm && model.attention_cap == 0)) {
     return absl::OkStatus();
   }
   return RefuseFlag(
       "qk_clip", settings.qk_clip,
       absl::StrCat("has no meaning for --model=", settings.model.substr(0, 60),
                    ", whose ",
-                   model.qk_norm ? "norms of queries and keys undo a scale of "
-                                   "their weights"
-                                 : "scores of attention have a cap",
+                   model.traits().qk_norm
+                       ? "norms of queries and keys undo a scale of "
+                         "their weights"
+                       : "scores of attention have a cap",
                    "; use --qk_clip=0"));
 }
 

@@ -3,6 +3,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tools/model_files/model_config.h"
+#include "tools/model_files/presets.h"
 
 namespace tessera::train {
 namespace {

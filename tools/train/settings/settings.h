@@ -73,6 +73,7 @@ struct Settings {
   // predict/choose_order.h.
   std::string order = "tp-cp-dp-pp";
   std::string engine = "shared_memory";
+  bool encrypt_data = false;  // Between hosts.
   bool sequence_parallel = false;
   int64_t overlap_chunks = 0;      // With sequence_parallel; 0: no overlap.
   std::string context = "zigzag";  // zigzag, contiguous

@@ -156,6 +156,9 @@ constexpr SettingsField kFields[] = {
      OneOf{"shared_memory, in_process, auto, mpi, gloo, nccl"},
      "communication engine: shared_memory, in_process, auto (several hosts: "
      "shared memory within, gloo between them), mpi, gloo, nccl"},
+    {"encrypt_data", kParallelism, &Settings::encrypt_data, AnyValue{},
+     "with --engine=auto or gloo, encrypts and authenticates the data between "
+     "hosts, as does the environment variable TESSERA_ENCRYPT_DATA=1"},
     {"strategy", kParallelism, Text{"strategy"}, AnyValue{},
      "algorithm of collectives: ring, tree, hierarchical, adaptive, "
      "all_reduce"},

@@ -59,7 +59,7 @@ double ExpertBalance::BiasStep(int64_t layer, int64_t expert) const {
 // Adapters are trained beside an unchanged base, which includes the biases.
 absl::Status ExpertBalance::MoveBiases(double sign) {
   const RunOptions& options = layers_.options();
-  if (loads_.empty() || !options.model.mixture.sigmoid ||
+  if (loads_.empty() || !options.model.traits().mixture.sigmoid ||
       options.router_bias_rate == 0 || options.lora.rank > 0) {
     return absl::OkStatus();
   }

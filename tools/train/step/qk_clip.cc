@@ -115,12 +115,11 @@ absl::Status QkClip::Finish(collectives::Communicator& data,
   if (layers_.tensor().ops().computes() && scores_->element_count() > 0) {
     TESSERA_RETURN_IF_ERROR(Download());
   }
-  for (collectives::Communicator* group : {&data, &model}) {
-    TESSERA_RETURN_IF_ERROR(
-        group->host().AllReduce(collectives::Buffer(std::span(largest_)),
-                                collectives::Reduction::Max()));
-  }
-  return absl::OkStatus();
+  const collectives::Buffer largest{std::span(largest_)};
+  const auto max =
+      collectives::AllReduceOf(largest, largest, collectives::Reduction::Max());
+  TESSERA_RETURN_IF_ERROR(data.host().RunPrepared(data_max_, max));
+  return model.host().RunPrepared(model_max_, max);
 }
 
 std::optional<double> QkClip::Largest() const {

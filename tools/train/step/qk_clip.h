@@ -89,6 +89,7 @@ class QkClip {
   // Of the rank's heads, one attention after another; set by Begin.
   std::optional<TensorView> scores_;
   std::vector<double> largest_;  // [layers, heads]
+  std::optional<collectives::PreparedOperation> data_max_, model_max_;
 };
 
 }  // namespace tessera::train

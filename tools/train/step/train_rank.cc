@@ -592,9 +592,12 @@ zero3::ShardTraffic TrainRank::offload_traffic() const {
 // Sums over context ranks, which have parts of one loss, and averages over data
 // ranks.
 absl::StatusOr<double> TrainRank::MeanOverData(double loss) {
-  TESSERA_RETURN_IF_ERROR(groups_.data->host().AllReduce(
-      collectives::Buffer(std::span(&loss, 1)), collectives::Reduction::Sum()));
-  return loss / static_cast<double>(options_.mesh.dp);
+  mean_loss_ = loss;
+  const collectives::Buffer buffer{std::span(&mean_loss_, 1)};
+  TESSERA_RETURN_IF_ERROR(groups_.data->host().RunPrepared(
+      sum_loss_,
+      collectives::AllReduceOf(buffer, buffer, collectives::Reduction::Sum())));
+  return mean_loss_ / static_cast<double>(options_.mesh.dp);
 }
 
 }  // namespace tessera::train

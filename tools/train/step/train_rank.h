@@ -224,6 +224,8 @@ class TrainRank {
   StepPlan* plan_ = &whole_;
   zero3::ShardTraffic earlier_traffic_;  // Activations; earlier plans.
   RunProgress progress_;
+  double mean_loss_ = 0;
+  std::optional<collectives::PreparedOperation> sum_loss_;
   int64_t boundary_bytes_ = 0;  // The peak of the last step.
   StepTimes times_;
   StepFinding finding_;

@@ -4,7 +4,7 @@
     ./bazelw run //tools/train/testing:fault_campaign -- --faults=200 --seed=7
 
 Each run trains a tiny model with copies of the state in memory (--snapshot_every) while two to five faults hit its ranks, the disk of
-its checkpoints, or the network between its hosts at random times. A run passes if it exits with 0, its weights and losses are those of
+its checkpoints, its clock, or the network between its hosts at random times. A run passes if it exits with 0, its weights and losses are those of
 the same run without faults, bit for bit, every killed rank is named, and no process or file is left. After a fault that no run can
 survive, such as a damaged checkpoint that is needed, it may end with an error that names the file or rank. The table has the faults by
 kind with the time from the fault until the run went on. Exits with 1 if a run fails, and keeps its directory.
@@ -30,6 +30,7 @@ import time
 STEPS = 60
 LIMIT = 120  # Seconds without a step or a line; a whole run takes a few.
 TIMEOUT = 2  # Of the runs' collectives.
+HANG = "15s"  # Later than twice this timeout, but for a rank that is stopped while the others wait for it with a checkpoint.
 MODEL = """{"architectures": ["%s"], "model_type": "%s", "hidden_act": "silu", "hidden_size": 32, %s
  "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
  "vocab_size": 264, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -62,6 +63,7 @@ class Fault:
     signal: int = 0  # To so many ranks; 0 ranks: all.
     ranks: int = 1
     disk: int = 0  # The error of writes to checkpoints.
+    clock: int = 0  # The wall clock is wrong by so many seconds.
     cable: dict = None  # faulty_cable.py.
     damages: bool = False  # A checkpoint, before the signal.
     seconds: float = None  # How long it lasts, if it ends by itself; a disk recovers as soon as a checkpoint has failed.
@@ -80,6 +82,8 @@ FAULTS = {
     "SIGSTOP": Fault(signal.SIGSTOP, weight=0.3),
     "full disk": Fault(disk=errno.ENOSPC, seconds=2),
     "failing disk": Fault(disk=errno.EIO, seconds=2, weight=0.3, may_end=LOST_FILE),
+    "clock 1 h ahead for 1 s": Fault(clock=3600, seconds=1, weight=0.3),
+    "clock 1 h back for 1 s": Fault(clock=-3600, seconds=1, weight=0.3),
     "damaged checkpoint": Fault(signal.SIGKILL, 0, damages=True, weight=0.3, may_end=LOST_FILE),
     "delay of 0 to 50 ms": Fault(cable={"delay": 0.05}, seconds=1),
     "loss of 10 %": Fault(cable={"loss": 0.1}, seconds=1),
@@ -92,6 +96,11 @@ FAULTS = {
 def read(path, mode="r"):
     with open(path, mode) as file:
         return file.read()
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def state_of(run):
@@ -129,8 +138,9 @@ class Run:
         command = [options.train, "--model=%s/%s" % (work, model), "--data=%s/text.txt" % work, "--length=32", "--batch=8",
                    "--strategy=all_reduce", "--sample_tokens=0", "--steps=%d" % STEPS, "--run_dir=" + self.path,
                    "--timeout_seconds=%d" % TIMEOUT] + own_flags + flags
-        environment = dict(os.environ, XDG_CACHE_HOME=work + "/cache", TMPDIR=work, LD_PRELOAD=options.disk,
-                           TESSERA_TEST_DISK=self.path + ".disk", TESSERA_JOB_SECRET="%064x" % random.SystemRandom().getrandbits(256))
+        environment = dict(os.environ, XDG_CACHE_HOME=work + "/cache", TMPDIR=work, LD_PRELOAD=options.preload,
+                           TESSERA_TEST_DISK=self.path + ".disk", TESSERA_TEST_CLOCK=self.path + ".clock",
+                           TESSERA_JOB_SECRET="%064x" % random.SystemRandom().getrandbits(256))
         if kind != HOSTS:
             self.outputs = [self.path + ".err"]
             self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(self.outputs[0], "w"), env=environment)
@@ -158,7 +168,7 @@ class Run:
         return read(path) if os.path.exists(path) else ""
 
     def recoveries(self):
-        return len(re.findall(r"continues |; restart \d", self.text()))
+        return len(re.findall(r"continues[ :]|; restart \d", self.text()))
 
     def pause(self, seconds, until=lambda: False):
         """Waits, but not longer than the run."""
@@ -225,8 +235,7 @@ class Campaign:
         self.kinds = [options.kind] if options.kind else list(RUNS)
         for name, text in ("dense", DENSE), ("mixture", MIXTURE):
             os.makedirs("%s/%s" % (work, name))
-            with open("%s/%s/config.json" % (work, name), "w") as file:
-                file.write(text)
+            write("%s/%s/config.json" % (work, name), text)
         with open(work + "/text.txt", "w") as file:
             file.writelines("line %d of a text that is easy to learn, line after line\n" % i for i in range(3000))
 
@@ -251,7 +260,7 @@ class Campaign:
         if reference is None:
             return 0, []
         flags = ["--snapshot_every=%d" % self.random.choice((1, 1, 2, 5)), "--max_restarts=16",
-                 "--hang_timeout=" + (self.random.choice(("1s", "1h")) if kind != HOSTS else "5s")]
+                 "--hang_timeout=" + (self.random.choice(("1s", HANG)) if kind != HOSTS else "5s")]
         if self.random.random() < 0.5:
             flags += ["--checkpoint_every=%d" % self.random.randint(3, 15), "--keep_checkpoints=%d" % self.random.choice((0, 2))]
         run = Run(self.options, self.work, "run%d" % number, kind, flags)
@@ -287,8 +296,9 @@ class Campaign:
         if victims is None:
             return  # The run has ended.
         if fault.disk:
-            with open(run.path + ".disk", "w") as file:
-                file.write(str(fault.disk))
+            write(run.path + ".disk", str(fault.disk))
+        if fault.clock:
+            write(run.path + ".clock", str(fault.clock))
         if fault.cable:
             run.tell(dict(fault.cable, seed=self.random.random()))
         run.hit.append((name, victims))
@@ -304,7 +314,7 @@ class Campaign:
                 if not run.process.poll():  # A restart may fail.
                     self.seconds[name].append(time.monotonic() - begin)
                 return
-            if fault.disk or fault.cable or fault.seconds == 0.5:
+            if fault.disk or fault.clock or fault.cable or fault.seconds == 0.5:
                 return  # The others only wait, or no checkpoint was being written.
             time.sleep(0.005)
 
@@ -332,6 +342,8 @@ class Campaign:
                 pass  # It was replaced.
         if fault.disk:
             os.remove(run.path + ".disk")
+        if fault.clock:
+            os.remove(run.path + ".clock")
         if fault.cable:
             run.tell({})
 
@@ -349,10 +361,10 @@ class Campaign:
             return False
 
     def table(self):
-        rows = ["%-22s %7s %12s %9s %9s %6s" % ("fault", "faults", "recoveries", "median s", "worst s", "ended")]
+        rows = ["%-24s %7s %12s %9s %9s %6s" % ("fault", "faults", "recoveries", "median s", "worst s", "ended")]
         for fault in FAULTS:
             times = self.seconds[fault]
-            rows.append("%-22s %7d %12d %9s %9s %6d" % (
+            rows.append("%-24s %7d %12d %9s %9s %6d" % (
                 fault, self.hit[fault], len(times), "%.2f" % statistics.median(times) if times else "",
                 "%.2f" % max(times) if times else "", self.ended[fault]))
         return "\n".join(rows)
@@ -361,14 +373,14 @@ class Campaign:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", default="tools/train/train", help="the binary //tools/train")
-    parser.add_argument("--disk", default="tools/train/testing/libfaulty_disk.so", help="//tools/train/testing:libfaulty_disk.so")
+    parser.add_argument("--preload", default="tools/train/testing/libfaulty_system.so", help="//tools/train/testing:libfaulty_system.so")
     parser.add_argument("--hosts", default="tools/launch/two_hosts.sh", help="//tools/launch:two_hosts.sh")
     parser.add_argument("--cable", default="tools/train/testing/faulty_cable.py", help="//tools/train/testing:faulty_cable.py")
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=list(RUNS), help="only runs of this kind")
     options = parser.parse_args()
-    for name in ("train", "disk", "hosts", "cable"):
+    for name in ("train", "preload", "hosts", "cable"):
         setattr(options, name, os.path.abspath(getattr(options, name)))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     work = tempfile.mkdtemp(prefix="faults", dir=os.environ.get("TEST_TMPDIR"))

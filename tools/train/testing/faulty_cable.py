@@ -4,8 +4,10 @@
     unshare -Urnm --kill-child bash two_hosts.sh python3 faulty_cable.py
 
 Each line of standard input is an object of JSON: {"host": 0, "command": [...], "output": "FILE"} starts a command in the background;
-{"delay": 0.05, "loss": 0.1, "duplicate": 0.1, "cut": false, "seed": 7} sets what happens to the frames from now on: each is delayed by
-up to `delay` seconds, so that their order changes. Once all commands have ended, their exit codes are printed as a list.
+{"delay": 0.05, "loss": 0.1, "duplicate": 0.1, "cut": false, "forge": false, "seed": 7} sets what happens to the frames from now on: each
+is delayed by up to `delay` seconds, so that their order changes. With "forge" two pairs of bytes change places in one long frame, which
+its checksum does not show. {"record": "FILE"} writes all frames to a file. Once all commands have ended, their exit codes are printed as
+a list.
 """
 
 import fcntl
@@ -38,16 +40,30 @@ def plug(host):
     return wire
 
 
+def forge(frame):
+    """Exchanges two 16-bit words near the end of a frame, which leaves the checksum of TCP as it is."""
+    forged, end = bytearray(frame), len(frame) // 2 * 2
+    for at in range(end - 4, end - 400, -2):
+        if forged[at:at + 2] != forged[at + 2:at + 4]:
+            forged[at:at + 4] = forged[at + 2:at + 4] + forged[at:at + 2]
+            break
+    return bytes(forged)
+
+
 class Cable:
     def __init__(self):
         ip("-n", "host0", "link", "del", "cable0")  # And the other end with it.
         self.wires = [plug(0), plug(1)]
         self.faults = {}
+        self.record = None
         self.random = random.Random(0)
         self.due = []  # A heap of (time, number, host, frame).
         self.number = 0
 
     def set(self, faults):
+        if "record" in faults:
+            self.record = open(faults["record"], "wb")
+            return
         self.faults = faults
         self.random = random.Random(faults.get("seed"))
 
@@ -58,6 +74,11 @@ class Cable:
                 frame = os.read(self.wires[host], 65536)
             except OSError:
                 return
+            if self.record:
+                self.record.write(frame)
+            if self.faults.get("forge") and len(frame) > 1400:
+                frame = forge(frame)
+                self.faults["forge"] = False
             if self.faults.get("cut") or self.random.random() < self.faults.get("loss", 0):
                 continue
             for _ in range(2 if self.random.random() < self.faults.get("duplicate", 0) else 1):

@@ -58,13 +58,11 @@ RunOptions SmallRun() {
 RunOptions SmallMixture() {
   RunOptions options = SmallRun();
   options.model.architecture = model_files::Architecture::kDots1;
-  options.model.qk_norm = true;
   options.model.mixture = {.experts = 8,
                            .per_token = 2,
                            .intermediate = 5,
                            .shared_intermediate = 10,
-                           .dense_layers = 1,
-                           .sigmoid = true};
+                           .dense_layers = 1};
   options.router_bias_rate = 0.01;
   return options;
 }
@@ -73,7 +71,6 @@ RunOptions SmallDeepSeek(bool has_query_latent) {
   RunOptions options = SmallMixture();
   model_files::ModelConfig& model = options.model;
   model.architecture = model_files::Architecture::kDeepSeekV3;
-  model.qk_norm = false;
   model.kv_heads = model.heads;
   model.head_size = 7;
   model.latent = {.query_rank = has_query_latent ? 9 : 0,

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "collectives/channel/deadline.h"
 #include "collectives/engine/operation_context.h"
 #include "tools/train/watch/rank_file.h"
 #include "tools/train/watch/rank_watch.h"
@@ -66,7 +67,7 @@ std::vector<int64_t> JobWatch::FindHung() {
 
 std::string JobWatch::Report(std::span<const int64_t> hung) {
   std::vector<LivePlace> places = Places();
-  const absl::Time deadline = absl::Now() + kPatience;
+  const auto deadline = collectives::Deadline::After(kPatience);
   for (LivePlace& place : places) {
     const PlacePage& page = pages_->page(place.rank);
     const char state = place.pid == 0 ? 'X' : StateOf(place.pid);
@@ -75,7 +76,7 @@ std::string JobWatch::Report(std::span<const int64_t> hung) {
     const int64_t files = page.files.load(std::memory_order_acquire);
     if (!is_stopped && AskForStack(page, place.pid, deadline)) {
       while (page.files.load(std::memory_order_acquire) == files &&
-             absl::Now() < deadline) {
+             !deadline.Expired()) {
         absl::SleepFor(absl::Milliseconds(1));
       }
       place = ReadPlace(page, place.rank);

@@ -287,6 +287,15 @@ void PlaceObserver::End(int64_t number, const OperationRecord& record) {
   }
 }
 
+void PlaceObserver::Pass(int64_t number, const OperationRecord& record) {
+  PlacePage::Group* const own = GroupOf(number);
+  if (own == nullptr) return;
+  Set(own->kind, static_cast<int64_t>(record.kind));
+  Set(own->bytes, record.bytes);
+  Set(own->begun, static_cast<int64_t>(record.signature.sequence));
+  Set(own->ended, static_cast<int64_t>(record.signature.sequence));
+}
+
 std::optional<LivePlace> PlaceObserver::place_of_failure() const {
   const std::lock_guard lock(failure_mutex_);
   return place_of_failure_;

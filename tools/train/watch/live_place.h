@@ -204,6 +204,8 @@ class PlaceObserver final : public collectives::OperationObserver {
   void Begin(int64_t number,
              const collectives::OperationRecord& record) override;
   void End(int64_t number, const collectives::OperationRecord& record) override;
+  void Pass(int64_t number,
+            const collectives::OperationRecord& record) override;
 
   // RecordsToJson of each existing group.
   std::vector<std::string> Records() const;

@@ -148,6 +148,52 @@ TEST_F(LivePlaceTest, ShowsCollectivesAndWaiting) {
   EXPECT_THAT(Read().groups, IsEmpty());
 }
 
+TEST_F(LivePlaceTest, ShowsRunsOfPreparedOperations) {
+  constexpr int64_t kRuns = 100;
+  auto engines = collectives::CreateInProcessEngines(2).value();
+  const auto body = [&](int64_t rank) {
+    AttachPlace(&pages_->page(rank));
+    collectives::CommunicatorOptions options;
+    options.observer =
+        std::make_shared<PlaceObserver>(pages_->page(rank), rank);
+    const auto world =
+        collectives::Communicator::Create(
+            std::move(engines[static_cast<size_t>(rank)]), options)
+            .value();
+    std::vector<float> values(3);
+    const collectives::Buffer buffer{std::span(values)};
+    auto sum = world
+                   ->Prepare(collectives::AllReduceOf(
+                       buffer, buffer, collectives::Reduction::Sum()))
+                   .value();
+    for (int64_t i = 0; i < kRuns; ++i) TESSERA_EXPECT_OK(sum.Run());
+    const GroupPlace passed = ReadPlace(pages_->page(rank), rank).groups[0];
+    EXPECT_EQ(passed.ended, kRuns + 1);  // The preparation is an all_gather.
+    EXPECT_EQ(passed.begun, kRuns + 1);
+    EXPECT_EQ(passed.kind, collectives::OpKind::kAllReduce);
+    EXPECT_EQ(passed.bytes, 12);
+    // Rank 1 hangs in a run until rank 0 has seen it.
+    while (rank == 0) {
+      const LivePlace waiting = ReadPlace(pages_->page(1), 1);
+      if (waiting.waiting_ns == 0 || waiting.groups[0].begun != kRuns + 2) {
+        std::this_thread::yield();
+        continue;
+      }
+      EXPECT_TRUE(waiting.groups[0].runs());
+      EXPECT_EQ(waiting.groups[0].name, "world");
+      EXPECT_GT(waiting.groups[0].begin_ns, 0);
+      break;
+    }
+    TESSERA_EXPECT_OK(sum.Run());
+    EXPECT_EQ(ReadPlace(pages_->page(rank), rank).waiting_ns, 0);
+    TESSERA_EXPECT_OK(world->Barrier());
+    AttachPlace(nullptr);
+  };
+  std::thread other([&] { body(1); });
+  body(0);
+  other.join();
+}
+
 // Rank 1 leaves, so that the all_reduce of rank 0 fails.
 TEST_F(LivePlaceTest, KeepsPlaceOfFailureUntilGroupsAreDestroyed) {
   AttachPlace(nullptr);

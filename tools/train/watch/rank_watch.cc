@@ -71,14 +71,15 @@ void Answer(int) {
 
 }  // namespace
 
-bool AskForStack(const PlacePage& page, int64_t pid, absl::Time deadline) {
+bool AskForStack(const PlacePage& page, int64_t pid,
+                 const collectives::Deadline& deadline) {
   const int64_t before = page.stacks.load(std::memory_order_acquire);
   if (syscall(SYS_tgkill, pid, page.thread.load(std::memory_order_relaxed),
               SIGUSR2) != 0) {
     return false;
   }
   while (page.stacks.load(std::memory_order_acquire) == before) {
-    if (absl::Now() >= deadline) return false;
+    if (deadline.Expired()) return false;
     absl::SleepFor(absl::Milliseconds(1));
   }
   return true;
@@ -157,7 +158,7 @@ void RankWatch::Judge() {
   const std::vector<int64_t> hung = detector_.Find(places, MonotonicNanos());
   if (hung.empty()) return;
   for (size_t i = 0; i < places.size(); ++i) {
-    AskForStack(*pages[i], getpid(), absl::Now() + kPatience);
+    AskForStack(*pages[i], getpid(), collectives::Deadline::After(kPatience));
     places[i] = ReadPlace(*pages[i], places[i].rank);
   }
   Write(/*is_asked=*/true);
@@ -170,9 +171,9 @@ void RankWatch::Judge() {
 void RankWatch::Run() {
   while (!must_stop_) {
     timespec until = {};
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += 1;
-    if (sem_timedwait(asked, &until) == 0) {
+    if (sem_clockwait(asked, CLOCK_MONOTONIC, &until) == 0) {
       if (!must_stop_) Write(/*is_asked=*/true);
     } else if (options_.judges) {
       Judge();

@@ -26,6 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "collectives/channel/deadline.h"
 #include "tools/train/watch/hang.h"
 #include "tools/train/watch/live_place.h"
 
@@ -88,7 +89,8 @@ class RankWatch {
 
 // Asks the thread of a rank for its stack, and waits for it until `deadline`.
 // False if the rank cannot answer.
-bool AskForStack(const PlacePage& page, int64_t pid, absl::Time deadline);
+bool AskForStack(const PlacePage& page, int64_t pid,
+                 const collectives::Deadline& deadline);
 
 }  // namespace tessera::train
 

@@ -7,8 +7,6 @@
 #include <limits>
 #include <random>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -50,7 +50,6 @@ void SetDeepSeek(bool is_v3, RunOptions& options) {
                    .intermediate = 3,
                    .shared_intermediate = 6,
                    .dense_layers = 1,
-                   .sigmoid = is_v3,
                    .normalise = is_v3,
                    .scale = 1.5,
                    .groups = 4,
@@ -87,7 +86,6 @@ void SetArchitecture(std::string_view architecture, RunOptions& options) {
     model.window = 5;
   } else if (architecture == "qwen3") {
     model.architecture = model_files::Architecture::kQwen3;
-    model.qk_norm = true;
     model.window = 3;
     model.window_begin = 1;
   } else if (architecture == "mixtral") {
@@ -97,24 +95,17 @@ void SetArchitecture(std::string_view architecture, RunOptions& options) {
     options.router_z_loss = 0.01;
   } else if (architecture == "dots1") {
     model.architecture = model_files::Architecture::kDots1;
-    model.qk_norm = true;
     model.mixture = {.experts = 8,
                      .per_token = 3,
                      .intermediate = 3,
                      .shared_intermediate = 6,
                      .dense_layers = 1,
-                     .sigmoid = true,
                      .scale = 1.5};
     options.router_bias_rate = 0.01;
   } else if (architecture == "gemma") {
     model.architecture = model_files::Architecture::kGemma;
-    model.glu = tensor_parallel::GluKind::kGeGlu;
-    model.scaled_embedding = true;
   } else if (architecture == "gemma2") {
     model.architecture = model_files::Architecture::kGemma2;
-    model.glu = tensor_parallel::GluKind::kGeGlu;
-    model.scaled_embedding = true;
-    model.output_norms = true;
     model.window = 5;
     model.full_layers = {1};
     model.score_scalar = 3;
@@ -122,28 +113,20 @@ void SetArchitecture(std::string_view architecture, RunOptions& options) {
     model.final_cap = 2;
   } else if (architecture == "olmo2") {
     model.architecture = model_files::Architecture::kOlmo2;
-    model.qk_norm = model.shared_qk_norm = true;
     // The first outputs are so small that their norms would magnify rounding.
     model.norm_epsilon = 0.1;
-    model.input_norms = false;
-    model.output_norms = true;
   } else if (architecture == "smollm3") {
     model.architecture = model_files::Architecture::kSmolLm3;
     model.no_rope_layers = {1};
     model.rotary = Yarn();
   } else if (architecture == "gpt_oss") {
     model.architecture = model_files::Architecture::kGptOss;
-    model.glu = tensor_parallel::GluKind::kClampedGlu;
     model.qkv_bias = model.output_bias = true;
-    model.sinks = true;
     model.window = 5;
     model.full_layers = {1};
     model.rotary = Yarn();
-    model.mixture = {.experts = 4,
-                     .per_token = 2,
-                     .intermediate = 7,
-                     .balance = 0.1,
-                     .biases = true};
+    model.mixture = {
+        .experts = 4, .per_token = 2, .intermediate = 7, .balance = 0.1};
   } else if (IsLatent(architecture)) {
     SetDeepSeek(architecture == "deepseek3", options);
   }

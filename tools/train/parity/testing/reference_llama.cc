@@ -440,10 +440,10 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
                .value = Zeros(kvs, model.hidden),
                .output = Zeros(model.hidden, queries)};
     }
-    if (model.input_norms) {
+    if (model.traits().input_norms) {
       layer.attention_norm = layer.mlp_norm = Zeros(model.hidden, 1);
     }
-    if (model.output_norms) {
+    if (model.traits().output_norms) {
       layer.attention_output_norm = layer.mlp_output_norm =
           Zeros(model.hidden, 1);
     }
@@ -452,7 +452,7 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       ReferenceExpert expert = {.gate = Zeros(units, model.hidden),
                                 .up = Zeros(units, model.hidden),
                                 .down = Zeros(model.hidden, units)};
-      if (mixture.biases) {
+      if (model.traits().mixture.like_gpt_oss) {
         expert.gate_bias = expert.up_bias = Zeros(units, 1);
         expert.down_bias = Zeros(model.hidden, 1);
       }
@@ -460,8 +460,10 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
     };
     if (model.IsMixture(l)) {
       layer.router = Zeros(mixture.experts, model.hidden);
-      if (mixture.sigmoid) layer.router_bias = Zeros(mixture.experts, 1);
-      if (mixture.biases) layer.router_logit_bias = Zeros(mixture.experts, 1);
+      if (model.traits().mixture.sigmoid)
+        layer.router_bias = Zeros(mixture.experts, 1);
+      if (model.traits().mixture.like_gpt_oss)
+        layer.router_logit_bias = Zeros(mixture.experts, 1);
       for (int64_t e = 0; e < mixture.experts; ++e) {
         layer.experts.push_back(expert_of(mixture.intermediate));
       }
@@ -475,13 +477,14 @@ ReferenceWeights ReferenceZeros(const model_files::ModelConfig& model) {
       layer.query_bias = Zeros(queries, 1);
       layer.key_bias = layer.value_bias = Zeros(kvs, 1);
     }
-    if (model.qk_norm) {
+    if (model.traits().qk_norm) {
       layer.query_norm =
-          Zeros(model.shared_qk_norm ? queries : model.head_size, 1);
-      layer.key_norm = Zeros(model.shared_qk_norm ? kvs : model.head_size, 1);
+          Zeros(model.traits().shared_qk_norm ? queries : model.head_size, 1);
+      layer.key_norm =
+          Zeros(model.traits().shared_qk_norm ? kvs : model.head_size, 1);
     }
     if (model.output_bias) layer.output_bias = Zeros(model.hidden, 1);
-    if (model.sinks) layer.sinks = Zeros(model.heads, 1);
+    if (model.traits().sinks) layer.sinks = Zeros(model.heads, 1);
   }
   weights.final_norm = Zeros(model.hidden, 1);
   if (!model.tied_embeddings) {
@@ -761,7 +764,7 @@ class Model {
     return std::pow(1 + 0.1 * share * std::log(model.rotary.factor), 2);
   }
   double EmbeddingFactor() const {
-    return model_.scaled_embedding ? std::pow(width_, 0.5) : 1;
+    return model_.traits().scaled_embedding ? std::pow(width_, 0.5) : 1;
   }
   size_t tokens() const { return batch_.sequences * batch_.length; }
   bool IsMasked(size_t token) const {
@@ -839,7 +842,7 @@ class Model {
     AddBias(w.query_bias, p.query);
     AddBias(w.key_bias, p.key);
     AddBias(w.value_bias, p.value);
-    if (!model_.qk_norm) return;
+    if (!model_.traits().qk_norm) return;
     p.query_input = std::move(p.query);
     p.key_input = std::move(p.key);
     p.query = plain::RmsNorm(p.query_input, w.query_norm, model_.norm_epsilon);
@@ -943,8 +946,8 @@ class Model {
     AddTo(p.middle, p.input);
     p.middle_normalised = NormOf(w.mlp_norm, p.middle);
     p.mlp_output = w.experts.empty()
-                       ? MlpOf(model_.glu, w.mlp, p.middle_normalised, width_,
-                               p.gate, p.up, p.product)
+                       ? MlpOf(model_.traits().glu, w.mlp, p.middle_normalised,
+                               width_, p.gate, p.up, p.product)
                        : ForwardMixture(w, p);
     Numbers y = NormOf(w.mlp_output_norm, p.mlp_output);
     AddTo(y, p.middle);
@@ -956,8 +959,8 @@ class Model {
   Numbers ForwardMixture(const ReferenceLayer& w, LayerPass& p) const {
     Numbers y(p.middle.size());
     if (!w.shared.gate.empty()) {
-      y = MlpOf(model_.glu, w.shared, p.middle_normalised, width_, p.gate, p.up,
-                p.product);
+      y = MlpOf(model_.traits().glu, w.shared, p.middle_normalised, width_,
+                p.gate, p.up, p.product);
     }
     for (size_t t = 0; t < tokens(); ++t) {
       LayerPass::Routed& r = p.routed.emplace_back();
@@ -965,7 +968,7 @@ class Model {
       Route(w, x, r);
       for (size_t i = 0; i < r.experts.size(); ++i) {
         const ReferenceExpert& expert = w.experts[r.experts[i]];
-        r.outputs.push_back(MlpOf(model_.glu, expert, x, width_,
+        r.outputs.push_back(MlpOf(model_.traits().glu, expert, x, width_,
                                   r.gates.emplace_back(), r.ups.emplace_back(),
                                   r.products.emplace_back()));
         for (size_t j = 0; j < width_; ++j) {
@@ -998,7 +1001,8 @@ class Model {
       for (size_t i = 0; i < size; ++i)
         keys.push_back(-KeyOf(w, r, g * size + i));
       std::sort(keys.begin(), keys.end());
-      sums.push_back({model_.mixture.sigmoid ? keys[0] + keys[1] : keys[0], g});
+      sums.push_back(
+          {model_.traits().mixture.sigmoid ? keys[0] + keys[1] : keys[0], g});
     }
     std::sort(sums.begin(), sums.end());
     for (size_t i = 0; i < wanted; ++i) {
@@ -1014,7 +1018,8 @@ class Model {
     r.logits = plain::Linear(x, w.router, width_);
     AddBias(w.router_logit_bias, r.logits);
     r.scores = plain::Softmax(r.logits.data(), r.logits.size());
-    for (size_t e = 0; mixture.sigmoid && e < r.logits.size(); ++e) {
+    for (size_t e = 0; model_.traits().mixture.sigmoid && e < r.logits.size();
+         ++e) {
       r.scores[e] = 1 / (1 + std::exp(-r.logits[e]));
     }
     const std::vector<bool> allowed = ChosenGroups(w, r);
@@ -1123,8 +1128,8 @@ class Model {
                       const Numbers& dy, ReferenceLayer& gradients) const {
     Numbers dnormalised = ZerosLike(p.middle);
     if (w.experts.empty()) {
-      MlpBackward(model_.glu, dy, w.mlp, p.middle_normalised, width_, p.gate,
-                  p.up, p.product, dnormalised, gradients.mlp);
+      MlpBackward(model_.traits().glu, dy, w.mlp, p.middle_normalised, width_,
+                  p.gate, p.up, p.product, dnormalised, gradients.mlp);
     } else {
       BackwardMixture(w, p, dy, dnormalised, gradients);
     }
@@ -1135,8 +1140,8 @@ class Model {
                        const Numbers& dy, Numbers& dx,
                        ReferenceLayer& gradients) const {
     if (!w.shared.gate.empty()) {
-      MlpBackward(model_.glu, dy, w.shared, p.middle_normalised, width_, p.gate,
-                  p.up, p.product, dx, gradients.shared);
+      MlpBackward(model_.traits().glu, dy, w.shared, p.middle_normalised,
+                  width_, p.gate, p.up, p.product, dx, gradients.shared);
     }
     for (size_t t = 0; t < tokens(); ++t) {
       const LayerPass::Routed& r = p.routed[t];
@@ -1152,7 +1157,7 @@ class Model {
           doutput[j] *= r.weights[i];
         }
         dweights.push_back(dweight);
-        MlpBackward(model_.glu, doutput, expert, x, width_, r.gates[i],
+        MlpBackward(model_.traits().glu, doutput, expert, x, width_, r.gates[i],
                     r.ups[i], r.products[i], dx_row, own);
       }
       const Numbers dlogits = RouterSlopes(p, t, dweights);
@@ -1198,8 +1203,9 @@ class Model {
     }
     Numbers dlogits;
     for (size_t e = 0; e < balance.size(); ++e) {
-      const double slope = mixture.sigmoid ? dscores[e] * (1 - r.scores[e])
-                                           : dscores[e] - of_softmax;
+      const double slope = model_.traits().mixture.sigmoid
+                               ? dscores[e] * (1 - r.scores[e])
+                               : dscores[e] - of_softmax;
       dlogits.push_back(r.scores[e] * slope +
                         2 * batch_.router_z_loss * log_sum *
                             std::exp(r.logits[e] - log_sum) / all);
@@ -1223,7 +1229,7 @@ class Model {
       return NormBackward(dnormalised, p.input, w.attention_norm,
                           gradients.attention_norm);
     }
-    if (model_.qk_norm) {
+    if (model_.traits().qk_norm) {
       Numbers dinput = ZerosLike(dquery);
       plain::RmsNormBackward(dquery, p.query_input, w.query_norm,
                              model_.norm_epsilon, dinput, gradients.query_norm);

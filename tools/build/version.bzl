@@ -1,0 +1,3 @@
+"""The version of Tessera, as in MODULE.bazel."""
+
+VERSION = "0.1.0"

@@ -126,17 +126,20 @@ class Task {
   }
   absl::Status AwaitSends();
 
-  // Sends `mine` to the leaders of all other hosts, and receives what theirs
-  // send. Called by leaders.
+  // Exchanges messages with the leaders of all other hosts: for each host what
+  // is sent, and the memory for what is received. Called by leaders.
   absl::Status ExchangeLeaders(
-      std::span<const std::byte> mine,
-      absl::FunctionRef<std::span<std::byte>(int64_t)> place_of_host);
+      absl::FunctionRef<std::span<const std::byte>(int64_t)> sent_to,
+      absl::FunctionRef<std::span<std::byte>(int64_t)> received_from);
   // Collects the blocks of all ranks at the leaders. Every rank gives `all`.
   absl::Status Collect(ConstBuffer own, const Blocks& blocks, Buffer all);
 
   absl::Status AllReduceSmall();
   absl::Status ReduceScatterSmall(const Blocks& blocks);
+  absl::StatusOr<std::vector<Request>> ReceivePartials(
+      Buffer output, std::vector<Buffer>& partials);
   absl::Status AllToAllSmall();
+  absl::Status ExchangeBlocks(ConstBuffer inputs, Buffer outputs);
   absl::Status AllReduceByChain(ConstBuffer input, Buffer output);
 
   // Calls `visit` with the pieces of the blocks of the ranks on other hosts, in
@@ -229,15 +232,15 @@ absl::StatusOr<ConstBuffer> Task::ScaledInput() {
 }
 
 absl::Status Task::ExchangeLeaders(
-    std::span<const std::byte> mine,
-    absl::FunctionRef<std::span<std::byte>(int64_t)> place_of_host) {
+    absl::FunctionRef<std::span<const std::byte>(int64_t)> sent_to,
+    absl::FunctionRef<std::span<std::byte>(int64_t)> received_from) {
   std::vector<Request> receives;
   for (int64_t d = 1; d < hosts(); ++d) {
     const int64_t host = HostAt(d);
     TESSERA_ASSIGN_OR_RETURN(
         receives.emplace_back(),
-        Receive(map_.leader_of(host), place_of_host(host)));
-    TESSERA_RETURN_IF_ERROR(Send(map_.leader_of(host), mine));
+        Receive(map_.leader_of(host), received_from(host)));
+    TESSERA_RETURN_IF_ERROR(Send(map_.leader_of(host), sent_to(host)));
   }
   TESSERA_RETURN_IF_ERROR(AwaitAll(receives));
   return AwaitSends();
@@ -246,8 +249,8 @@ absl::Status Task::ExchangeLeaders(
 absl::Status Task::Barrier() {
   TESSERA_RETURN_IF_ERROR(Within(BarrierOf()));
   if (IsLeader()) {
-    TESSERA_RETURN_IF_ERROR(
-        ExchangeLeaders({}, [](int64_t) { return std::span<std::byte>(); }));
+    const auto nothing = [](int64_t) { return std::span<std::byte>(); };
+    TESSERA_RETURN_IF_ERROR(ExchangeLeaders(nothing, nothing));
   }
   return Within(BarrierOf());
 }
@@ -294,9 +297,10 @@ absl::Status Task::Collect(ConstBuffer own, const Blocks& blocks, Buffer all) {
   TESSERA_RETURN_IF_ERROR(Within(
       AllGatherOf(own, RegionOf(all, blocks, host_), CountsHere(blocks))));
   if (!IsLeader()) return absl::OkStatus();
-  return ExchangeLeaders(
-      RegionOf(all, blocks, host_).AsBytes(),
-      [&](int64_t host) { return RegionOf(all, blocks, host).AsBytes(); });
+  const auto region = [&](int64_t host) {
+    return RegionOf(all, blocks, host).AsBytes();
+  };
+  return ExchangeLeaders([&](int64_t) { return region(host_); }, region);
 }
 
 // Folds block `block` of the inputs of all ranks, which lie in `all`.
@@ -546,6 +550,26 @@ absl::Status Task::AllGather() {
   return AwaitSends();
 }
 
+// Starts to receive the partial sums of the other hosts for this rank's block.
+// `partials` has their memory, by host; this host's is `output`.
+absl::StatusOr<std::vector<Request>> Task::ReceivePartials(
+    Buffer output, std::vector<Buffer>& partials) {
+  partials.assign(static_cast<size_t>(hosts()), output);
+  std::vector<Request> receives;
+  const int64_t each = kPieceBytes / SizeInBytes(output.dtype);
+  for (int64_t d = 1; d < hosts(); ++d) {
+    const int64_t host = HostAt(hosts() - d);
+    Buffer& partial = partials[static_cast<size_t>(host)];
+    TESSERA_ASSIGN_OR_RETURN(partial, Scratch(output.count, output.dtype));
+    for (int64_t at = 0; at < output.count; at += each) {
+      const Buffer part = partial.Slice(at, std::min(each, output.count - at));
+      TESSERA_ASSIGN_OR_RETURN(receives.emplace_back(),
+                               Receive(KeeperOn(host), part.AsBytes()));
+    }
+  }
+  return receives;
+}
+
 absl::Status Task::ReduceScatter() {
   const Blocks blocks = InputBlocks(operation_, map_.size());
   if (blocks.total() == 0) return Barrier();
@@ -563,20 +587,9 @@ absl::Status Task::ReduceScatter() {
     return absl::OkStatus();
   }
   const int64_t here = map_.place_of(me_);
-  // The partial sums of the other hosts for this rank's block, by host.
-  std::vector<Buffer> partials(static_cast<size_t>(hosts()), output);
-  std::vector<Request> receives;
-  const int64_t each = kPieceBytes / SizeInBytes(dtype);
-  for (int64_t d = 1; d < hosts(); ++d) {
-    const int64_t host = HostAt(hosts() - d);
-    Buffer& partial = partials[static_cast<size_t>(host)];
-    TESSERA_ASSIGN_OR_RETURN(partial, Scratch(output.count, dtype));
-    for (int64_t at = 0; at < output.count; at += each) {
-      const Buffer part = partial.Slice(at, std::min(each, output.count - at));
-      TESSERA_ASSIGN_OR_RETURN(receives.emplace_back(),
-                               Receive(KeeperOn(host), part.AsBytes()));
-    }
-  }
+  std::vector<Buffer> partials;
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<Request> receives,
+                           ReceivePartials(output, partials));
   TESSERA_RETURN_IF_ERROR(
       ForEachPiece(blocks, dtype, [&](const Piece& piece) -> absl::Status {
         const ConstBuffer part = input.Slice(piece.first, piece.count);
@@ -603,16 +616,49 @@ absl::Status Task::ReduceScatter() {
 absl::Status Task::AllToAllSmall() {
   const ConstBuffer input = operation_.input;
   const int64_t each = input.count / map_.size();
-  TESSERA_ASSIGN_OR_RETURN(const Buffer all,
-                           Scratch(map_.size() * input.count, input.dtype));
-  TESSERA_RETURN_IF_ERROR(
-      Collect(input, Blocks::Even(map_.size(), input.count), all));
-  TESSERA_RETURN_IF_ERROR(BroadcastWithin(all));
+  const int64_t count = map_.size() * RanksHere() * each;
+  // Blocks by source and destination: all inputs of this host, and the blocks
+  // of all ranks for this host.
+  TESSERA_ASSIGN_OR_RETURN(const Buffer inputs, Scratch(count, input.dtype));
+  TESSERA_ASSIGN_OR_RETURN(const Buffer outputs, Scratch(count, input.dtype));
+  TESSERA_RETURN_IF_ERROR(Within(AllGatherOf(input, inputs)));
+  if (IsLeader()) {
+    TESSERA_RETURN_IF_ERROR(ExchangeBlocks(inputs, outputs));
+  }
+  TESSERA_RETURN_IF_ERROR(BroadcastWithin(outputs));
+  const int64_t row = RanksHere() * each;
+  const int64_t mine = map_.place_of(me_) * each;
   for (int64_t r = 0; r < map_.size(); ++r) {
     CopyUnlessSame(operation_.output.Slice(r * each, each),
-                   all.Slice(r * input.count + me_.value() * each, each));
+                   outputs.Slice(r * row + mine, each));
   }
   return absl::OkStatus();
+}
+
+// Sends each host the columns of `inputs` for its ranks.
+absl::Status Task::ExchangeBlocks(ConstBuffer inputs, Buffer outputs) {
+  const Blocks columns =
+      Blocks::Even(map_.size(), inputs.count / RanksHere() / map_.size());
+  const Blocks rows = Blocks::Even(map_.size(), outputs.count / map_.size());
+  const int64_t row = columns.total();
+  const auto pack = [&](int64_t host, Buffer to) {
+    const int64_t count = to.count / RanksHere();
+    for (int64_t r = 0; r < RanksHere(); ++r) {
+      CopyUnlessSame(to.Slice(r * count, count),
+                     RegionOf(inputs.Slice(r * row, row), columns, host));
+    }
+  };
+  pack(host_, RegionOf(outputs, rows, host_));
+  // By destination.
+  TESSERA_ASSIGN_OR_RETURN(const Buffer packed,
+                           Scratch(inputs.count, inputs.dtype));
+  const Blocks to_ranks = Blocks::Even(map_.size(), inputs.count / map_.size());
+  for (int64_t d = 1; d < hosts(); ++d) {
+    pack(HostAt(d), RegionOf(packed, to_ranks, HostAt(d)));
+  }
+  return ExchangeLeaders(
+      [&](int64_t host) { return RegionOf(packed, to_ranks, host).AsBytes(); },
+      [&](int64_t host) { return RegionOf(outputs, rows, host).AsBytes(); });
 }
 
 absl::Status Task::AllToAll() {

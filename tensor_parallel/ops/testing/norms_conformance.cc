@@ -335,58 +335,67 @@ TEST_P(OpsConformanceTest, NormsMayWriteOverTheirInput) {
   EXPECT_EQ(norm.x.values(), norm.y.values());
 }
 
-TEST_P(OpsConformanceTest, NormsRefuseWhatDoesNotFitAndWriteNothing) {
+auto Refused(const char* text) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+}
+
+TEST_P(OpsConformanceTest, RejectsInvalidNormsAndWritesNothing) {
   std::mt19937_64 random(6);
   Norm norm(DType::kBF16, 3, 5, random);
   const auto before = norm.y.bytes();
-  const auto refused = [](const char* text) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
-  };
   const TestTensor four(DType::kBF16, {4}), narrow(DType::kBF16, {3});
   EXPECT_THAT(ops().Run(op::RmsNorm{kEpsilon, norm.x.view(), four.view(),
                                     norm.y.view(), norm.inverse.view()}),
-              refused("RmsNorm: \"weight\" has shape [4]; it should be [5]."));
+              Refused("RmsNorm: \"weight\" has shape [4]; it should be [5]."));
   EXPECT_THAT(ops().Run(op::RmsNorm{kEpsilon, norm.x.view(), norm.weight.view(),
                                     norm.y.view(), narrow.view()}),
-              refused("RmsNorm: \"inverse\" is of bf16; it should be of f32."));
+              Refused("RmsNorm: \"inverse\" is of bf16; it should be of f32."));
   EXPECT_THAT(ops().Run(op::RmsNorm{-1, norm.x.view(), norm.weight.view(),
                                     norm.y.view(), norm.inverse.view()}),
-              refused("RmsNorm: epsilon is -1; it should be at least 0."));
+              Refused("RmsNorm: epsilon is -1; it should be at least 0."));
   EXPECT_THAT(ops().Run(op::RmsNormInputGradient{
                   norm.gradient.view(), norm.x.view(), norm.weight.view(),
                   narrow.view(), norm.x_gradient.view()}),
-              refused("RmsNormInputGradient: \"inverse\" is of bf16"));
+              Refused("RmsNormInputGradient: \"inverse\" is of bf16"));
   EXPECT_THAT(ops().Run(op::RmsNormInputGradient{
                   norm.gradient.view(), norm.x.view(), norm.weight.view(),
                   norm.inverse.view(), four.view()}),
-              refused("RmsNormInputGradient: \"x_gradient\" has shape [4]"));
+              Refused("RmsNormInputGradient: \"x_gradient\" has shape [4]"));
   EXPECT_THAT(
       ops().Run(op::RmsNormWeightGradient{norm.gradient.view(), norm.x.view(),
                                           norm.inverse.view(), four.view()}),
-      refused("RmsNormWeightGradient: \"weight_gradient\" has shape"));
+      Refused("RmsNormWeightGradient: \"weight_gradient\" has shape"));
   EXPECT_THAT(
       ops().Run(op::RmsNormWeightGradient{
           four.view(), norm.x.view(), norm.inverse.view(), norm.weight.view()}),
-      refused("RmsNormWeightGradient: \"gradient\" has shape [4]"));
+      Refused("RmsNormWeightGradient: \"gradient\" has shape [4]"));
   EXPECT_THAT(ops().Run(op::RmsNormSums{norm.x.view(), narrow.view()}),
-              refused("RmsNormSums: \"sums\" is of bf16; it should be of f32"));
+              Refused("RmsNormSums: \"sums\" is of bf16; it should be of f32"));
   EXPECT_THAT(ops().Run(op::RmsNormOfSums{
                   kEpsilon, 0, norm.x.view(), norm.weight.view(),
                   norm.inverse.view(), norm.y.view(), norm.inverse.view()}),
-              refused("RmsNormOfSums: width is 0; it should be at least 1."));
+              Refused("RmsNormOfSums: width is 0; it should be at least 1."));
+  EXPECT_EQ(norm.y.bytes(), before);
+}
+
+TEST_P(OpsConformanceTest, RejectsInvalidAddRmsNormAndWritesNothing) {
+  std::mt19937_64 random(6);
+  Norm norm(DType::kBF16, 3, 5, random);
+  const TestTensor four(DType::kBF16, {4});
+  const auto before = norm.y.bytes();
   const auto x_before = norm.x.bytes();
   EXPECT_THAT(ops().Run(op::AddRmsNorm{kEpsilon, norm.gradient.view(),
                                        norm.weight.view(), four.view(),
                                        norm.y.view(), norm.inverse.view()}),
-              refused("AddRmsNorm: \"x\" has shape [4]"));
+              Refused("AddRmsNorm: \"x\" has shape [4]"));
   EXPECT_THAT(ops().Run(op::AddRmsNorm{-1, norm.gradient.view(),
                                        norm.weight.view(), norm.x.view(),
                                        norm.y.view(), norm.inverse.view()}),
-              refused("AddRmsNorm: epsilon is -1; it should be at least 0."));
+              Refused("AddRmsNorm: epsilon is -1; it should be at least 0."));
   EXPECT_THAT(ops().Run(op::AddRmsNormInputGradient{
                   norm.gradient.view(), norm.x.view(), norm.weight.view(),
                   norm.inverse.view(), four.view(), norm.x_gradient.view()}),
-              refused("AddRmsNormInputGradient: \"residual_gradient\" has "
+              Refused("AddRmsNormInputGradient: \"residual_gradient\" has "
                       "shape [4]"));
   EXPECT_EQ(norm.x.bytes(), x_before);
   EXPECT_EQ(norm.y.bytes(), before);

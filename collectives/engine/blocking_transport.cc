@@ -274,12 +274,15 @@ absl::StatusOr<std::optional<Signature>> MessageChannel::Peek() {
     }
     const std::lock_guard lock(mutex_);
     peeked_ = std::move(message);
-    if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
-    changed_.notify_all();
+    peeks_again_ = false;
     return std::nullopt;
   }
   const std::lock_guard lock(mutex_);
-  if (!peeked_->has_frame) return std::nullopt;
+  if (!peeked_->has_frame) {
+    peeks_again_ = true;
+    WakeWorker();
+    return std::nullopt;
+  }
   const MessageHeader& header = peeked_->frame->header;
   const Signature& signature = header.signature;
   const bool is_valid =
@@ -472,15 +475,17 @@ absl::Status MessageChannel::DriveFront(std::unique_lock<std::mutex>& lock,
 }
 
 // Waits for the frame of the message without a receive, without the lock.
-void MessageChannel::DrivePeeked(std::unique_lock<std::mutex>& lock) {
+absl::Status MessageChannel::DrivePeeked(std::unique_lock<std::mutex>& lock,
+                                         int64_t deadline,
+                                         const OperationContext* context) {
   driven_ = true;
   const std::shared_ptr<Message> message = peeked_;
   lock.unlock();
   absl::Status status;
   try {
-    status = AwaitFrame(*message, std::numeric_limits<int64_t>::max());
+    status = AwaitFrame(*message, deadline);
   } catch (const std::exception& error) {
-    status = group_.Explain(error, nullptr, peer_);
+    status = group_.Explain(error, context, peer_);
   }
   lock.lock();
   driven_ = false;
@@ -488,6 +493,24 @@ void MessageChannel::DrivePeeked(std::unique_lock<std::mutex>& lock) {
   status_.Update(status);
   changed_.notify_all();
   moved_.Add();
+  return status;
+}
+
+bool MessageChannel::WaitForNext(const OperationContext& context) {
+  std::unique_lock lock(mutex_);
+  if (driven_ || !status_.ok()) return false;
+  const bool has_peeked = peeked_ != nullptr && !peeked_->has_frame;
+  if (pending_.empty() && !has_peeked) return false;
+  // status_ keeps an error.
+  static_cast<void>(pending_.empty()
+                        ? DrivePeeked(lock, context.deadline(), &context)
+                        : DriveFront(lock, context.deadline(), &context));
+  return true;
+}
+
+void MessageChannel::WakeWorker() {
+  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
+  changed_.notify_all();
 }
 
 absl::StatusOr<bool> MessageChannel::Test(uint64_t number) {
@@ -495,30 +518,29 @@ absl::StatusOr<bool> MessageChannel::Test(uint64_t number) {
   if (number <= completed_) return true;
   TESSERA_RETURN_IF_ERROR(group_.failure().status());
   TESSERA_RETURN_IF_ERROR(status_);
+  if (number <= tested_) {
+    tested_again_ = std::max(tested_again_, number);
+    WakeWorker();
+  }
   tested_ = std::max(tested_, number);
-  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
-  changed_.notify_all();
   return false;
 }
 
 void MessageChannel::Work() {
   constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   const auto peeks = [this] {
-    return peeked_ != nullptr && !peeked_->has_frame;
+    return peeked_ != nullptr && !peeked_->has_frame && peeks_again_;
   };
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] {
-      const bool has_work = peeks() || completed_ < tested_;
+      const bool has_work = peeks() || completed_ < tested_again_;
       return closing_ || (has_work && !driven_ && status_.ok());
     });
     if (closing_) return;
-    if (peeks()) {
-      DrivePeeked(lock);
-    } else {
-      // status_ keeps its error.
-      static_cast<void>(DriveFront(lock, kNever, nullptr));
-    }
+    // status_ keeps an error.
+    static_cast<void>(peeks() ? DrivePeeked(lock, kNever, nullptr)
+                              : DriveFront(lock, kNever, nullptr));
   }
 }
 
@@ -642,14 +664,18 @@ absl::StatusOr<std::optional<Signature>> BlockingTransport::Peek(Rank from,
 
 absl::Status BlockingTransport::WaitUntil(
     OperationContext& context, absl::FunctionRef<bool()> ready,
-    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+    const Request* only) {
   // The failure of a group without messages in flight moves none.
   constexpr std::chrono::milliseconds kLongest(20);
+  const bool awaits_end = only != nullptr && only->peer != rank();
   while (true) {
     const uint64_t moved = moved_.count();
+    const bool waited = awaits_end && ChannelOf(*only).WaitForNext(context);
     if (ready()) return absl::OkStatus();
     TESSERA_RETURN_IF_ERROR(group_->failure().status());
     if (context.Expired()) break;
+    if (waited) continue;
     moved_.Await(moved, std::min(kLongest, TimeUntil(context.deadline())));
   }
   std::vector<int64_t> numbers;

@@ -150,6 +150,11 @@ class MessageChannel {
   absl::StatusOr<std::optional<Signature>> Peek();
   // Returns true if message `number` is complete. Does not wait.
   absl::StatusOr<bool> Test(uint64_t number);
+  // Waits for what comes next: the oldest message, or the frame that Peek waits
+  // for. Returns false at once if there is neither, another thread waits for
+  // it, or the channel has failed. An error is returned by the next call of
+  // another method.
+  bool WaitForNext(const OperationContext& context);
   // Waits until message `number` is complete or the context's deadline.
   absl::Status Wait(uint64_t number, const OperationContext& context);
 
@@ -174,7 +179,9 @@ class MessageChannel {
   absl::Status Authenticate(const MessageCipher::Tag& tag);
   absl::Status DriveFront(std::unique_lock<std::mutex>& lock, int64_t deadline,
                           const OperationContext* context);
-  void DrivePeeked(std::unique_lock<std::mutex>& lock);
+  absl::Status DrivePeeked(std::unique_lock<std::mutex>& lock, int64_t deadline,
+                           const OperationContext* context);
+  void WakeWorker();
   void Work();
 
   BlockingGroup& group_;
@@ -191,15 +198,16 @@ class MessageChannel {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Message>> pending_;  // Oldest first.
   std::shared_ptr<Message> peeked_;  // Has no receive yet; its frame may come.
+  bool peeks_again_ = false;         // Peek was called again for its frame.
   std::vector<std::byte> spare_;     // Message::sealed.
   uint64_t started_ = 0;
   uint64_t completed_ = 0;
-  uint64_t tested_ = 0;  // The last message passed to Test.
-  bool driven_ = false;  // A thread waits for the oldest message.
+  uint64_t tested_ = 0;        // The last message passed to Test,
+  uint64_t tested_again_ = 0;  // and to another Test.
+  bool driven_ = false;        // A thread waits for the oldest message.
   bool closing_ = false;
   absl::Status status_;
-  std::thread worker_;  // Waits for the frame of peeked_ and for messages that
-                        // were passed to Test.
+  std::thread worker_;  // Waits for what Peek or Test was called for again.
 };
 
 // A message is a frame with a header and up to 4 KiB of payload. Longer
@@ -213,8 +221,8 @@ class MessageChannel {
 // the thread of Test, decrypts it while the next one arrives. A message that is
 // not authentic is a DataLoss error that names the sender.
 //
-// Wait waits in the library, and the first Test or Peek on a channel end starts
-// a thread that waits for its messages.
+// Wait waits in the library. The second Test or Peek for the same message
+// starts a thread of the channel end, which waits for it.
 class BlockingTransport : public Transport {
  public:
   explicit BlockingTransport(std::shared_ptr<BlockingGroup> group);
@@ -235,9 +243,10 @@ class BlockingTransport : public Transport {
   bool ProgressesAlone() const override { return true; }  // On the library's.
   bool CanPeek() const override { return true; }
   absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override;
-  absl::Status WaitUntil(
-      OperationContext& context, absl::FunctionRef<bool()> ready,
-      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override;
+  absl::Status WaitUntil(OperationContext& context,
+                         absl::FunctionRef<bool()> ready,
+                         absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+                         const Request* only) override;
 
   // Ends waits for messages to this rank itself; other waits end with the
   // group.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -148,6 +150,20 @@ class Ranks {
     }
   }
 
+  // Waits for the next message to rank 1 alone.
+  absl::Status WaitForMessage() {
+    const Request end = {.peer = Rank(0), .direction = Direction::kReceive};
+    Scratch scratch;
+    OperationContext context(SignatureFor(0), DeadlineAfter(absl::Seconds(30)),
+                             scratch);
+    const auto has_message = [&] {
+      const auto next = transports_[1]->Peek(Rank(0), Lane::kCollective);
+      return !next.ok() || next->has_value();
+    };
+    return transports_[1]->WaitUntil(
+        context, has_message, [](std::vector<int64_t>&) {}, &end);
+  }
+
   Wire wire;
 
  private:
@@ -216,6 +232,22 @@ TEST(BlockingTransportTest, PeekedMessagesArrive) {
       EXPECT_THAT(ranks.Receive(bytes), IsOkAndHolds(text));
     }
   }
+}
+
+TEST(BlockingTransportTest, WaitForOneChannelStartsNoThread) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                         std::filesystem::directory_iterator());
+  };
+  Ranks ranks(Keys::kSame);
+  const auto before = threads();
+  for (const size_t bytes : kSizes) {
+    const std::string text = SomeText(bytes);
+    ranks.Send(text);
+    EXPECT_THAT(ranks.WaitForMessage(), IsOk());
+    EXPECT_THAT(ranks.Receive(bytes), IsOkAndHolds(text));
+  }
+  EXPECT_EQ(threads(), before);
 }
 
 TEST(BlockingTransportTest, PeekRejectsImpossibleSizes) {

@@ -97,7 +97,7 @@ absl::StatusOr<std::shared_ptr<TaggedMessage>> TaggedMessages::Start(
   if (message->stage_ == TaggedMessage::Stage::kDone) return message;
   started_.push_back(message);
   if (!thread_.joinable()) thread_ = std::thread([this] { RunBackground(); });
-  changed_.notify_all();
+  if (started_.size() == 1) changed_.notify_all();
   return message;
 }
 
@@ -393,8 +393,13 @@ absl::Status TaggedMessages::Await(TaggedMessage& message) {
   OperationContext context(message.record_.signature, message.deadline_, none);
   std::unique_lock lock(mutex_);
   const Rank peer = message.peer_;
+  const bool is_alone = open_ == 1;
   lock.unlock();
   const bool from_any = peer == kAnySource;
+  const Request end = {
+      .peer = peer,
+      .lane = Lane::kTagged,
+      .direction = message.sends_ ? Direction::kSend : Direction::kReceive};
   context.Enter(
       message.sends_ ? Phase::kSending : Phase::kReceiving,
       from_any ? PhaseWord::kNoPeer : static_cast<uint32_t>(peer.value()));
@@ -403,7 +408,8 @@ absl::Status TaggedMessages::Await(TaggedMessage& message) {
       [&](std::vector<int64_t>& missing) {
         if (from_any) return ListPossibleSenders(missing);
         missing.push_back(peer.value());
-      });
+      },
+      is_alone && !from_any ? &end : nullptr);
   if (status.ok()) return message.status_;
   lock.lock();
   FailAll(status);
@@ -468,6 +474,8 @@ void TaggedMessages::RunBackground() {
     if (started_.empty()) {
       if (closing_) return;
       changed_.wait(lock, [&] { return closing_ || !started_.empty(); });
+      // Most callers wait for the message themselves soon.
+      changed_.wait_for(lock, kPause);
       continue;
     }
     const bool moved = Move();

@@ -92,10 +92,13 @@ class Transport {
 
   // Waits until `ready` returns true; calls it on this thread whenever a
   // message may have moved. Errors as for Wait; `missing` lists the awaited
-  // ranks. Any number of threads may wait.
+  // ranks. Any number of threads may wait. If `only` is not null, just the
+  // messages of that channel end are awaited (its number is not used), which
+  // saves a transport over a library the wake-up of another thread.
   virtual absl::Status WaitUntil(
       OperationContext& /*context*/, absl::FunctionRef<bool()> /*ready*/,
-      absl::FunctionRef<void(std::vector<int64_t>&)> /*missing*/) {
+      absl::FunctionRef<void(std::vector<int64_t>&)> /*missing*/,
+      const Request* /*only*/ = nullptr) {
     return absl::UnimplementedError("this transport cannot peek");
   }
 };

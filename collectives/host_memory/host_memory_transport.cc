@@ -282,7 +282,8 @@ absl::StatusOr<std::optional<Signature>> HostMemoryTransport::Peek(Rank from,
 
 absl::Status HostMemoryTransport::WaitUntil(
     OperationContext& context, absl::FunctionRef<bool()> ready,
-    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+    const Request* /*only*/) {
   return group_.Await(context, ready, missing);
 }
 

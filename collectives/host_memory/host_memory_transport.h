@@ -152,9 +152,10 @@ class HostMemoryTransport : public Transport {
                     OperationContext& context) override;
   bool CanPeek() const override { return true; }
   absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override;
-  absl::Status WaitUntil(
-      OperationContext& context, absl::FunctionRef<bool()> ready,
-      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override;
+  absl::Status WaitUntil(OperationContext& context,
+                         absl::FunctionRef<bool()> ready,
+                         absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+                         const Request* only) override;
 
  private:
   // Both ends between this rank and one peer on one lane, created on first use.

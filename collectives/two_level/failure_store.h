@@ -104,10 +104,11 @@ class ExplainedTransport : public Transport {
     if (!found.ok()) lost_[from] = found.status();
     return found;
   }
-  absl::Status WaitUntil(
-      OperationContext& context, absl::FunctionRef<bool()> ready,
-      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override {
-    return Explained(inner_.WaitUntil(context, ready, missing));
+  absl::Status WaitUntil(OperationContext& context,
+                         absl::FunctionRef<bool()> ready,
+                         absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+                         const Request* only) override {
+    return Explained(inner_.WaitUntil(context, ready, missing, only));
   }
 
  private:

@@ -106,7 +106,8 @@ absl::Status TwoLevelTransport::Wait(std::span<const Request> requests,
 // receive from any rank then looks at the network at least every 10 ms.
 absl::Status TwoLevelTransport::WaitUntil(
     OperationContext& context, absl::FunctionRef<bool()> ready,
-    absl::FunctionRef<void(std::vector<int64_t>&)> missing) {
+    absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+    const Request* only) {
   const auto missing_here = [&](std::vector<int64_t>& places) {
     std::vector<int64_t> ranks;
     missing(ranks);
@@ -120,7 +121,9 @@ absl::Status TwoLevelTransport::WaitUntil(
     TESSERA_RETURN_IF_ERROR(within_.WaitUntil(
         context, [&] { return ready() || context.Expired(); }, missing_here));
   }
-  return network_.WaitUntil(context, ready, missing);
+  const bool awaits_network = only != nullptr && !IsWithin(only->peer);
+  return network_.WaitUntil(context, ready, missing,
+                            awaits_network ? only : nullptr);
 }
 
 }  // namespace tessera::collectives

@@ -41,9 +41,10 @@ class TwoLevelTransport : public Transport {
   absl::StatusOr<std::optional<Signature>> Peek(Rank from, Lane lane) override {
     return TransportOf(from).Peek(PeerOf(from), lane);
   }
-  absl::Status WaitUntil(
-      OperationContext& context, absl::FunctionRef<bool()> ready,
-      absl::FunctionRef<void(std::vector<int64_t>&)> missing) override;
+  absl::Status WaitUntil(OperationContext& context,
+                         absl::FunctionRef<bool()> ready,
+                         absl::FunctionRef<void(std::vector<int64_t>&)> missing,
+                         const Request* only) override;
 
  private:
   // The messages of the collective lane that one transport may still be moving.

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests the shared library as C programs use it: abi_test.sh LIBRARY HEADER SYMBOLS EXAMPLE README LAUNCH TRAIN MODULE
+# Tests the shared library as C programs use it: abi_test.sh LIBRARY HEADER SYMBOLS EXAMPLE README LAUNCH TRAIN MODULE RUST
 set -uo pipefail
-library=$PWD/$1 header=$PWD/$2 symbols=$PWD/$3 example=$PWD/$4 readme=$PWD/$5 launch=$PWD/$6 train=$PWD/$7 module=$PWD/$8
+library=$PWD/$1 header=$PWD/$2 symbols=$PWD/$3 example=$PWD/$4 readme=$PWD/$5 launch=$PWD/$6 train=$PWD/$7 module=$PWD/$8 rust=$PWD/$9
 failures=0
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
 cd "$TEST_TMPDIR"
@@ -13,11 +13,20 @@ nm -D --defined-only libtessera.so | awk '$2 != "W" {print $3}' | grep -v '^TESS
 sed 's/$/@@TESSERA_1/' "$symbols" | diff - exported || fail "exported symbols differ from symbols.txt"
 grep -o 'tessera_[a-z_]*(' "$header" | tr -d '(' | sort -u | diff - "$symbols" || fail "functions of the header differ"
 
+run_example() {
+  "$launch" --np=4 --output=raw -- ./example >out 2>err || fail "$1: $(cat err)"
+  sort out | diff - <(for rank in 0 1 2 3; do
+    echo "rank $rank: the sum of all ranks is 6; tensor group $((rank % 2)) and $((rank % 2 + 2))"
+  done) || fail "output of $1"
+}
 gcc -std=c99 -pedantic -Wall -Wextra -Werror -I"$(dirname "$header")" "$example" -L. -ltessera -o example || fail "example.c"
-"$launch" --np=4 --output=raw -- ./example >out 2>err || fail "example: $(cat err)"
-sort out | diff - <(for rank in 0 1 2 3; do
-  echo "rank $rank: the sum of all ranks is 6; tensor group $((rank % 2)) and $((rank % 2 + 2))"
-done) || fail "output of the example"
+run_example example.c
+if command -v rustc >/dev/null; then
+  rustc -D warnings "$rust" -L . -o example || fail "example.rs"
+  run_example example.rs
+else
+  echo "example.rs is not compiled: there is no rustc here"
+fi
 
 sed -n '/^```python$/,/^```$/p' "$readme" | grep -v '^```' >ctypes_example.py
 sed -n '/^```text$/,/^```$/p' "$readme" | grep -v '^```' >expected

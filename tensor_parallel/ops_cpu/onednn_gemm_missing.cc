@@ -2,11 +2,13 @@
 
 namespace tessera::tensor_parallel::cpu {
 
-bool OneDnnGemm(int, const GemmOptions&, const ConstTensorView&,
+bool OneDnnGemm(const GemmOptions&, const ConstTensorView&,
                 const ConstTensorView&, const TensorView&) {
   return false;
 }
 
 bool OneDnnMultipliesBF16() { return false; }
+
+bool OneDnnMultipliesF32(int64_t, int64_t, int64_t) { return false; }
 
 }  // namespace tessera::tensor_parallel::cpu

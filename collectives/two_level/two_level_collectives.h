@@ -39,7 +39,7 @@ class TwoLevelCollectives {
  public:
   static constexpr int64_t kSmallBytes = 32 << 10;
   // For all_to_all, whose longer form has a message for each pair of ranks.
-  static constexpr int64_t kSmallExchangeBytes = 512 << 10;
+  static constexpr int64_t kSmallExchangeBytes = 4 << 20;
   static constexpr int64_t kPieceBytes = 256 << 10;
 
   // `within` has the ranks of this rank's host in the order of the map,

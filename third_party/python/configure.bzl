@@ -1,7 +1,7 @@
 """@local_python: the headers of this machine's Python, or stubs that let targets be skipped.
 
 TESSERA_PYTHON names the interpreter (default python3). TESSERA_MACHINE, set where programs are built for another machine
-(--config=aarch64), hides it.
+(--config=aarch64), hides it; PLATFORM_TAG is then that machine's.
 """
 
 # Prints Python's headers, the suffix of extension modules, Python's tag, the version of the C library, the machine and the
@@ -13,6 +13,9 @@ if os.path.exists(include + "/Python.h") and importlib.util.find_spec("pip") and
     print(include, sysconfig.get_config_var("EXT_SUFFIX"), "cp%d%d" % sys.version_info[:2], platform.libc_ver()[1],
           platform.machine(), sys.executable)
 """
+
+# Prints the version of the C library that the cross compiler uses.
+_LIBC_QUESTION = "printf '#include <features.h>\\n__GLIBC__.__GLIBC_MINOR__\\n' | $0-linux-gnu-cpp -P | tail -n 1 | tr -d ' '"
 
 _BUILD = """load("@rules_cc//cc:defs.bzl", "cc_library")
 
@@ -48,14 +51,16 @@ def _platform_tag(libc, machine):
 def _python_configure_impl(ctx):
     python = ctx.os.environ.get("TESSERA_PYTHON", "python3")
     answer = []
-    if not ctx.os.environ.get("TESSERA_MACHINE"):
+    machine = ctx.os.environ.get("TESSERA_MACHINE", "")
+    if not machine:
         answer = ctx.execute([python, "-c", _QUESTION]).stdout.strip().split(" ")
     found = len(answer) == 6
     if not found:
         # Bazel repeats it at every build that looks here.
         # buildifier: disable=print
         print("no Python with its headers, pip and glibc here: targets that need them are skipped")
-        answer = ["", ".so", "", "2.34", "", ""]
+        libc = ctx.execute(["sh", "-c", _LIBC_QUESTION, machine]).stdout.strip() if machine else ""
+        answer = ["", ".so", "", libc, machine, ""]
     include, suffix, tag, libc, machine, interpreter = answer
     if found:
         ctx.symlink(include, "python")
@@ -63,9 +68,10 @@ def _python_configure_impl(ctx):
     ctx.file("BUILD", _BUILD)
     ctx.file("defs.bzl", "".join(["%s = %r\n" % constant for constant in [
         ("EXT_SUFFIX", suffix),
-        ("PLATFORM_TAG", _platform_tag(libc, machine)),
+        ("PLATFORM_TAG", _platform_tag(libc, machine) if libc else ""),
         ("PYTHON", interpreter),
         ("PYTHON_TAG", tag),
+        ("REQUIRES_PLATFORM_TAG", [] if libc else ["@local_python//:missing"]),
         ("REQUIRES_PYTHON", [] if found else ["@local_python//:missing"]),
     ]]))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Builds the documentation as a site with search: all pages, all flags of the tools, and the reference of the C++ headers.
+"""Builds the documentation as a site with search: all pages, all flags of the tools, and the references of C++ and Python.
 
-    pip install mkdocs-material && apt-get install doxygen
+    pip install mkdocs-material mkdocstrings[python] ruff && apt-get install doxygen
     ./bazelw build //tools:tessera && python3 tools/docs/build_site.py OUTPUT
 
 The pages are the Markdown files of the repository. Links to other files of the repository lead to copies in the site.
@@ -13,6 +13,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+
+# The packages of Python, and the modules of the reference.
+PACKAGES = {"tessera": "tools/python/tessera", "tessera_torch": "tools/python/torch/package"}
+MODULES = [
+    *("tessera." + name for name in "training topology pipeline plan estimate launch checkpoint optim torch_optim errors".split()),
+    "tessera_torch",
+    "tessera_torch.zero",
+]
 
 # Sections of the navigation: title and page; a title alone begins a section, and a directory stands for its README.md.
 NAVIGATION = [
@@ -41,6 +49,8 @@ NAVIGATION = [
     ("GPU measurements", "docs/gpu.md"),
     ("Changes", "CHANGELOG.md"),
     ("Contributing", "CONTRIBUTING.md"),
+    ("Python modules", None),
+    *((module, f"python/{module}.md") for module in MODULES),
 ]
 
 CONFIGURATION = """site_name: Tessera
@@ -48,7 +58,15 @@ theme:
   name: material
   features: [navigation.tabs, navigation.indexes, search.suggest, content.code.copy]
   font: false
-plugins: [search]
+plugins:
+  - search
+  - mkdocstrings:
+      handlers:
+        python:
+          paths: [python]
+          options: {show_source: false, show_root_heading: true, show_root_full_path: true, heading_level: 1,
+                    docstring_section_style: list, members_order: source, separate_signature: true,
+                    show_signature_annotations: true}
 markdown_extensions: [admonition, tables, toc, pymdownx.highlight, pymdownx.superfences]
 validation: {omitted_files: ignore, links: {not_found: warn, anchors: warn}}
 nav:
@@ -122,6 +140,17 @@ def write_flags(directory):
             page.write(f"## tessera {tool}\n\n```text\n{help_text}```\n\n")
 
 
+def write_modules(work, directory):
+    """Writes the pages of the Python modules, which mkdocstrings fills from their sources."""
+    os.mkdir(os.path.join(work, "python"))
+    for name, source in PACKAGES.items():
+        os.symlink(os.path.abspath(source), os.path.join(work, "python", name))
+    os.mkdir(os.path.join(directory, "python"))
+    for module in MODULES:
+        with open(os.path.join(directory, "python", module + ".md"), "w", encoding="utf-8") as page:
+            page.write(f"::: {module}\n")
+
+
 def navigation():
     lines = []
     for title, page in NAVIGATION:
@@ -141,6 +170,7 @@ def main():
         os.mkdir(pages)
         copy_pages(pages)
         write_flags(pages)
+        write_modules(work, pages)
         comments = os.path.join(work, "comments.sed")
         with open(comments, "w", encoding="utf-8") as file:
             file.write(COMMENTS)

@@ -1,21 +1,32 @@
 """ELF files (64-bit, little-endian) that are copied into wheels: their libraries, search paths and required versions."""
 
 import os
+import platform
 import re
 import struct
 import subprocess
 import tempfile
 
 # Libraries of the system that a wheel of PEP 600 may use.
-SYSTEM_LIBRARIES = re.compile(r"(ld-linux-x86-64|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so\.\d+")
+SYSTEM_LIBRARIES = re.compile(r"(ld-linux-[\w-]+|libc|libm|libdl|libpthread|librt|libstdc\+\+|libgcc_s)\.so\.\d+")
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_STRTAB, _DT_RPATH, _DT_RUNPATH, _DT_IGNORED = 5, 15, 29, 0x6FFFFEF0
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 
 
-def _output(*command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+def _machine(path):
+    """Returns the machine of a program, as `uname -m` does."""
+    with open(path, "rb") as file:
+        (machine,) = struct.unpack_from("<H", file.read(20), 18)
+    return {62: "x86_64", 183: "aarch64"}[machine]
+
+
+def _run(tool, *arguments, path):
+    """Runs a tool of the path's machine on it and returns its output."""
+    machine = _machine(path)
+    prefix = "" if machine == platform.machine() else f"{machine}-linux-gnu-"
+    return subprocess.run([prefix + tool, *arguments, path], check=True, capture_output=True, text=True).stdout
 
 
 class ElfFile:
@@ -24,7 +35,7 @@ class ElfFile:
     def __init__(self, path):
         with tempfile.TemporaryDirectory() as directory:
             copy = os.path.join(directory, "copy")
-            subprocess.run(["strip", "--strip-unneeded", "-o", copy, path], check=True)
+            _run("strip", "--strip-unneeded", "-o", copy, path=path)
             with open(copy, "rb") as file:
                 self.bytes = bytearray(file.read())
         self._segments = list(self._read_segments())
@@ -96,21 +107,26 @@ class ElfFile:
 
 def newest_version(path, library):
     """Returns the newest version of GLIBC or GLIBCXX that the file requires, as (2, 34); () if none."""
-    found = re.findall(rf"\(?{library}_([\d.]+)", _output("objdump", "-T", path))
+    found = re.findall(rf"\(?{library}_([\d.]+)", _run("objdump", "-T", path=path))
     return max((tuple(map(int, text.split("."))) for text in found), default=())
 
 
 def symbols_of_version(path, version):
     """Returns the symbols that the file requires with a version such as GLIBCXX_3.4.30."""
-    return re.findall(rf"\({re.escape(version)}\) (\S+)", _output("objdump", "-T", path))
+    return re.findall(rf"\({re.escape(version)}\) (\S+)", _run("objdump", "-T", path=path))
 
 
 def libraries_of(program):
-    """Returns the paths by name of the shared libraries that a program and its libraries need, but not those of every system."""
-    places = dict(re.findall(r"(\S+) => (/\S+)", _output("ldd", program)))
+    """Returns the paths by name of the shared libraries that a program and its libraries need, but not those of every system.
+
+    A program for another machine may need only the latter.
+    """
+    places = {}
+    if _machine(program) == platform.machine():
+        places = dict(re.findall(r"(\S+) => (/\S+)", _run("ldd", path=program)))
     found, pending = {}, [program]
     while pending:
-        for name in re.findall(r"NEEDED.*\[(.*)\]", _output("readelf", "-d", pending.pop())):
+        for name in re.findall(r"NEEDED.*\[(.*)\]", _run("readelf", "-d", path=pending.pop())):
             if name in found or SYSTEM_LIBRARIES.fullmatch(name):
                 continue
             if name not in places:

@@ -38,7 +38,8 @@ def open(path: str | os.PathLike[str]) -> Checkpoint:  # noqa: A001
     """Opens a checkpoint, or the newest complete one in the directory of a run or of several checkpoints.
 
     Raises:
-      NotFound: there is no checkpoint. StatusError with code "DATA_LOSS": its manifest is damaged.
+      NotFound: there is no checkpoint.
+      StatusError: with code "DATA_LOSS", its manifest is damaged.
     """
     return Checkpoint(_core.resolve_checkpoint(os.fspath(path)))
 
@@ -53,8 +54,8 @@ def reshard(source: str | os.PathLike[str], directory: str | os.PathLike[str], m
       zero: the stage, 0 to 3.
 
     Raises:
-      InvalidArgument: the model cannot be divided this way. StatusError with code "ALREADY_EXISTS": there is a checkpoint of that
-      step already; "DATA_LOSS": the source is damaged.
+      InvalidArgument: the model cannot be divided this way.
+      StatusError: with code "ALREADY_EXISTS", there is a checkpoint of that step already; "DATA_LOSS", the source is damaged.
     """
     return Checkpoint(_core.reshard(os.fspath(source), os.fspath(directory), mesh, zero))
 
@@ -98,7 +99,9 @@ def import_model(
 
     Args:
       model: a directory with config.json and safetensors.
-      directory, mesh, zero: as in `reshard`.
+      directory: as in `reshard`.
+      mesh: as in `reshard`.
+      zero: as in `reshard`.
       dtype: the type of the run: "fp32", "bf16" or "fp16"; default: the type in config.json.
     """
     kind = None if dtype is None else _type(dtype)

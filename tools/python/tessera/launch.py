@@ -46,8 +46,11 @@ def run(
     Args:
       command: the program and its arguments.
       np: ranks of this node.
-      nnodes, node_rank, master_addr, master_port: describe a job with several nodes; call this once on each. The
-        environment must then contain TESSERA_JOB_SECRET or TESSERA_JOB_SECRET_FILE.
+      nnodes: number of nodes; call this once on each. If there are several, the environment must contain
+        TESSERA_JOB_SECRET or TESSERA_JOB_SECRET_FILE.
+      node_rank: number of this node.
+      master_addr: address of node 0.
+      master_port: port of node 0.
       timeout: seconds after which the ranks are ended.
       grace: seconds between SIGTERM and SIGKILL.
       output: "prefix": whole lines, each after its rank; "raw": whole lines, unchanged; otherwise a directory for
@@ -56,8 +59,9 @@ def run(
       env: the environment of the ranks; by default that of this process.
 
     Raises:
-      StatusError: with code "ABORTED", a rank failed; the message says which and how. DeadlineExceeded: the timeout
-      passed. InvalidArgument: a value is invalid, or there is no such program.
+      StatusError: with code "ABORTED", a rank failed; the message says which and how.
+      DeadlineExceeded: the timeout passed.
+      InvalidArgument: a value is invalid, or there is no such program.
 
     The ranks are children of a helper process, because a launcher needs a process without other threads. The helper ends
     them if this process dies. Ctrl-C ends them, too.

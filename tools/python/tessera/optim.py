@@ -71,7 +71,10 @@ class AdamW:
     """AdamW (arXiv 1711.05101) for arrays of numpy, torch, JAX and others in CPU memory, updated in place.
 
     Args:
-      lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may be set between steps.
+      lr: as torch.optim.AdamW; may change between steps.
+      betas: as torch.optim.AdamW.
+      eps: as torch.optim.AdamW.
+      weight_decay: as torch.optim.AdamW.
       moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); moments of float64
         parameters are always float64.
       threads: number of threads.

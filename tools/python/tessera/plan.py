@@ -126,8 +126,8 @@ def find(
       top: the number of meshes to return.
 
     Raises:
-      InvalidArgument: a value is invalid, or no mesh is possible. StatusError with code "RESOURCE_EXHAUSTED": nothing fits;
-      the message names the plan that needs the least memory.
+      InvalidArgument: a value is invalid, or no mesh is possible.
+      StatusError: with code "RESOURCE_EXHAUSTED", nothing fits; the message names the plan that needs the least memory.
     """
     if isinstance(cluster, str):
         cluster = Cluster(cluster)

@@ -13,6 +13,8 @@
     >>> shape = dict(layers=32, hidden=4096, kv_hidden=4096, sequence=4096, micro_batches=8, dense_parameters=7e9)
     >>> place("dp2,tp4", cluster, **shape).mesh.order
     'tp-dp'
+
+Invalid arguments raise InvalidArgument.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ class CPUAdamW(torch.optim.Optimizer):
     Args:
       params: parameters or groups of them: contiguous CPU tensors in float32, float64, bfloat16 or float16. Parameters in
         bfloat16 and float16 have masters in float32, which are updated and rounded to the parameter.
-      lr, betas, eps, weight_decay: as torch.optim.AdamW. `lr` may change between steps.
+      lr: as torch.optim.AdamW; may change between steps.
+      betas: as torch.optim.AdamW.
+      eps: as torch.optim.AdamW.
+      weight_decay: as torch.optim.AdamW.
       moments: "float32", "bfloat16" (stochastic rounding) or "int8" (blocks of 2048 with a scale each); moments of float64
         parameters are always float64.
       max_norm: the largest norm of all gradients together. Replaces torch.nn.utils.clip_grad_norm_: the

@@ -85,7 +85,9 @@ def replace_gloo():
     dist.Backend.default_device_backend_map["cpu"] = "tessera"
 
 
-def empty_shared(*shape, dtype=None, group=None):
+def empty_shared(
+    *shape: int | list[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
     """Returns an uninitialised tensor in memory that the ranks of the group on this host share.
 
     Collectives on such tensors make no copies. The call is not collective.

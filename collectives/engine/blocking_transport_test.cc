@@ -247,7 +247,8 @@ TEST(BlockingTransportTest, WaitForOneChannelStartsNoThread) {
     EXPECT_THAT(ranks.WaitForMessage(), IsOk());
     EXPECT_THAT(ranks.Receive(bytes), IsOkAndHolds(text));
   }
-  EXPECT_EQ(threads(), before);
+  // A thread that was joined may be listed a little longer.
+  EXPECT_LE(threads(), before);
 }
 
 TEST(BlockingTransportTest, PeekRejectsImpossibleSizes) {

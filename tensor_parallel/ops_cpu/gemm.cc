@@ -205,9 +205,11 @@ void MultiplyTile(const GemmOptions& options, const ConstTensorView& a,
   const BlasShape shape = ShapeOf(options, a, c);
   if (a.dtype() == DType::kF64) {
     GemmAs<double>(options, shape, a, b, c);
+  } else if (shape.k > 0 && OneDnnGemm(options, a, b, c)) {
+    return;
   } else if (a.dtype() == DType::kF32) {
     GemmAs<float>(options, shape, a, b, c);
-  } else if (shape.k == 0 || !OneDnnGemm(options, a, b, c)) {
+  } else {
     PanelGemm(options, shape, a, b, c).Run();
   }
 }
@@ -296,24 +298,18 @@ void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
          StrideOf(b, shape.k, shape.n), beta, c.data,
          Stride(c.stride, shape.m, shape.n));
   };
-  if constexpr (std::is_same_v<T, double>) {
+  if constexpr (std::is_same_v<T, float>) {
+    run(cblas_sgemm);
+  } else if constexpr (std::is_same_v<T, double>) {
     run(cblas_dgemm);
   } else {
-    const auto as_tensors = [&](auto multiply) {
-      const GemmOptions options = {.transpose_a = a.transposed,
-                                   .transpose_b = b.transposed,
-                                   .alpha = alpha,
-                                   .beta = beta};
-      return multiply(options, ViewOf(a, shape.m, shape.k),
-                      ViewOf(b, shape.k, shape.n),
-                      ViewOf<std::byte>(c.data, c.stride, shape.m, shape.n));
-    };
-    if constexpr (std::is_same_v<T, BF16>) {
-      as_tensors(MultiplyTile);
-    } else if (alpha != 1 || !OneDnnMultipliesF32(shape.m, shape.n, shape.k) ||
-               !as_tensors(OneDnnGemm)) {
-      run(cblas_sgemm);
-    }
+    const GemmOptions options = {.transpose_a = a.transposed,
+                                 .transpose_b = b.transposed,
+                                 .alpha = alpha,
+                                 .beta = beta};
+    MultiplyTile(options, ViewOf(a, shape.m, shape.k),
+                 ViewOf(b, shape.k, shape.n),
+                 ViewOf<std::byte>(c.data, c.stride, shape.m, shape.n));
   }
 }
 

@@ -145,36 +145,6 @@ class Product {
   std::unordered_map<int, dnnl::memory> by_name_;  // The same objects.
 };
 
-struct Instructions {
-  bool avx512 = false;
-  bool bf16 = false;
-};
-
-// The instructions that oneDNN uses.
-const Instructions& ProcessorHas() {
-  static const Instructions instructions = []() -> Instructions {
-    switch (dnnl::get_effective_cpu_isa()) {
-      case dnnl::cpu_isa::avx512_core:
-      case dnnl::cpu_isa::avx512_core_vnni:
-        return {.avx512 = true};
-      case dnnl::cpu_isa::avx512_core_bf16:
-      case dnnl::cpu_isa::avx512_core_amx:
-#if DNNL_VERSION_MAJOR >= 3
-      case dnnl::cpu_isa::avx512_core_fp16:
-      case dnnl::cpu_isa::avx512_core_amx_fp16:
-#endif
-        return {.avx512 = true, .bf16 = true};
-#if DNNL_VERSION_MAJOR >= 3
-      case dnnl::cpu_isa::avx2_vnni_2:
-        return {.bf16 = true};
-#endif
-      default:
-        return {};
-    }
-  }();
-  return instructions;
-}
-
 // The thread's product; null if oneDNN has none.
 Product* ProductOf(const Key& key) {
   // Products hold scratch memory; a model has a few dozen shapes.
@@ -193,21 +163,29 @@ Product* ProductOf(const Key& key) {
 
 }  // namespace
 
-bool OneDnnMultipliesBF16() { return ProcessorHas().bf16; }
-
-bool OneDnnMultipliesF32(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kLeastRows = 8;
-  constexpr double kLeastFlops = 2e6;
-  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) *
-                       static_cast<double>(k);
-  return ProcessorHas().avx512 && m >= kLeastRows && flops >= kLeastFlops;
+bool OneDnnMultipliesBF16() {
+  static const bool does = [] {
+    switch (dnnl::get_effective_cpu_isa()) {
+      case dnnl::cpu_isa::avx512_core_bf16:
+      case dnnl::cpu_isa::avx512_core_amx:
+        return true;
+#if DNNL_VERSION_MAJOR >= 3
+      case dnnl::cpu_isa::avx512_core_fp16:
+      case dnnl::cpu_isa::avx512_core_amx_fp16:
+      case dnnl::cpu_isa::avx2_vnni_2:
+        return true;
+#endif
+      default:
+        return false;
+    }
+  }();
+  return does;
 }
 
 bool OneDnnGemm(const GemmOptions& options, const ConstTensorView& a,
                 const ConstTensorView& b, const TensorView& c) {
-  const bool is_fast = a.dtype() == DType::kF32 ||
-                       (a.dtype() == DType::kBF16 && OneDnnMultipliesBF16());
-  if (!is_fast || options.alpha != 1) return false;
+  const bool is_faster = a.dtype() == DType::kBF16 && OneDnnMultipliesBF16();
+  if (!is_faster || options.alpha != 1) return false;
   const Key key = {{MatrixOf(a, options.transpose_a),
                     MatrixOf(b, options.transpose_b), MatrixOf(c, false)},
                    options.beta};

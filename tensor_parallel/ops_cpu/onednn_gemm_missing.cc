@@ -9,6 +9,4 @@ bool OneDnnGemm(const GemmOptions&, const ConstTensorView&,
 
 bool OneDnnMultipliesBF16() { return false; }
 
-bool OneDnnMultipliesF32(int64_t, int64_t, int64_t) { return false; }
-
 }  // namespace tessera::tensor_parallel::cpu

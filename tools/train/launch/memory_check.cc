@@ -41,8 +41,6 @@ namespace {
 constexpr int64_t kLongSide = 20480;
 constexpr int64_t kDepth = 1024;
 constexpr int64_t kShortSide = 32;
-// oneDNN packs blocks of both factors, which are at most as large.
-constexpr int64_t kBlock = 1024;
 constexpr int64_t kQueries = 512;
 
 using Product = std::array<int64_t, 3>;  // m, n, k.
@@ -55,7 +53,6 @@ void AddLayer(int64_t tokens, int64_t in, int64_t out,
     const int64_t depth = std::min(k, kDepth);
     products.insert({std::min(m, kLongSide), std::min(n, kShortSide), depth});
     products.insert({std::min(m, kShortSide), std::min(n, kLongSide), depth});
-    products.insert({std::min(m, kBlock), std::min(n, kBlock), depth});
   }
 }
 

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-// What the sources below find under these names, because they look here first.
+// The sources below find these names first, in place of those of std.
 namespace tessera::collectives::host_memory {
 
 namespace std {

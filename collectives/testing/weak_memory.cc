@@ -101,7 +101,7 @@ void WeakMemory::Execute(int deviations,
   for (size_t i = 0; i < bodies_.size(); ++i) {
     Thread& thread = threads_[i];
     thread.done = false;
-    // What `start` did happens before all threads.
+    // Effects of `start` happen before all threads.
     thread.known.clock = threads_[0].known.clock;
     thread.known.clock[i] = 1;
     if (thread.stack == nullptr) {

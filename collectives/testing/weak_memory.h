@@ -56,7 +56,7 @@ class WeakMemory {
   void Yield(bool switches = true);
 
   // Zeroed memory that the threads share, aligned to 64 bytes, in shared().
-  // What begins at shared() is no allocation, but may be read after a failure.
+  // shared() is not an allocation; it may be read after a failure.
   std::byte* Allocate(size_t bytes);
   std::span<std::byte> shared() const {
     return {lines_[0].bytes, kSharedBytes};

@@ -600,19 +600,18 @@ absl::Status MoeMlp::ForEachExpert(const DispatchPlan& plan,
 absl::Status MoeMlp::Multiply(const DispatchPlan& plan, ConstTensorView rows,
                               bool back, Matrices& matrices,
                               TensorView result) {
-  const TensorView weights = matrices.weight.value();
-  const int64_t height = weights.shape()[0] / local_experts();
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::GroupedGemm{{.transpose_b = !back},
+                                                    plan.expert_rows,
+                                                    rows,
+                                                    matrices.weight.value(),
+                                                    result}));
+  if (!matrices.adapter) return absl::OkStatus();
   return ForEachExpert(
       plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView a,
                                  rows.Narrow(0, first, count));
-        TESSERA_ASSIGN_OR_RETURN(const ConstTensorView b,
-                                 weights.Narrow(0, expert * height, height));
         TESSERA_ASSIGN_OR_RETURN(const TensorView c,
                                  result.Narrow(0, first, count));
-        TESSERA_RETURN_IF_ERROR(
-            ops().Run(op::Gemm{{.transpose_b = !back}, a, b, c}));
-        if (!matrices.adapter) return absl::OkStatus();
         return back ? matrices.adapter->AddInputGradient(a, c, expert)
                     : matrices.adapter->AddForward(a, c, expert);
       });
@@ -621,23 +620,22 @@ absl::Status MoeMlp::Multiply(const DispatchPlan& plan, ConstTensorView rows,
 absl::Status MoeMlp::AddProducts(const DispatchPlan& plan,
                                  ConstTensorView gradient,
                                  ConstTensorView input, Matrices& matrices) {
-  const int64_t height = gradient.shape()[1];
+  if (matrices.weight.trainable()) {
+    TESSERA_RETURN_IF_ERROR(
+        ops().Run(op::GroupedGemm{{.transpose_a = true, .beta = 1},
+                                  plan.expert_rows,
+                                  gradient,
+                                  input,
+                                  matrices.weight.gradient()}));
+  }
+  if (!matrices.adapter) return absl::OkStatus();
   return ForEachExpert(
       plan, [&](int64_t expert, int64_t first, int64_t count) -> absl::Status {
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView a,
                                  gradient.Narrow(0, first, count));
         TESSERA_ASSIGN_OR_RETURN(const ConstTensorView b,
                                  input.Narrow(0, first, count));
-        if (matrices.weight.trainable()) {
-          TESSERA_ASSIGN_OR_RETURN(
-              const TensorView c,
-              matrices.weight.gradient().Narrow(0, expert * height, height));
-          TESSERA_RETURN_IF_ERROR(
-              ops().Run(op::Gemm{{.transpose_a = true, .beta = 1}, a, b, c}));
-        }
-        return matrices.adapter
-                   ? matrices.adapter->AddWeightGradients(a, b, expert)
-                   : absl::OkStatus();
+        return matrices.adapter->AddWeightGradients(a, b, expert);
       });
 }
 

@@ -8,7 +8,7 @@
 //
 // Operations are values (base/device/operation_queue.h), grouped by subject:
 //
-//   products.h       Gemm, CastTranspose, GemmFp8, UpdateScales
+//   products.h       Gemm, GroupedGemm, CastTranspose, GemmFp8, UpdateScales
 //   elementwise.h    Copy, Add, Scale, SoftCap, Fill, Cast, Sum, AddBias,
 //                    SumRows, Dropout, ScaleRows, ScaleRowsGradient
 //   norms.h          RmsNorm, AddRmsNorm, their gradients, and RmsNorm in parts
@@ -76,14 +76,15 @@ class Ops : public OperationQueue<LayerOperations> {
 
 // Groups of operations whose times are reported separately.
 enum class OperationKind {
-  kProduct,    // Gemm, GemmFp8.
+  kProduct,    // Gemm, GroupedGemm, GemmFp8.
   kAttention,  // Attend, AttendGradient.
   kOther,
 };
 
 // The kind of the operation with this name.
 inline OperationKind KindOf(std::string_view name) {
-  if (name == op::Gemm::kName || name == op::GemmFp8::kName) {
+  if (name == op::Gemm::kName || name == op::GroupedGemm::kName ||
+      name == op::GemmFp8::kName) {
     return OperationKind::kProduct;
   }
   return name == op::Attend::kName || name == op::AttendGradient::kName ||

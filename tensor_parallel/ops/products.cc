@@ -1,10 +1,15 @@
 #include "tensor_parallel/ops/products.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/device/operand_checker.h"
 #include "base/dtype/dtype.h"
 #include "base/status_macros.h"
@@ -43,6 +48,74 @@ absl::Status Gemm::Check(OperandChecker& check) const {
     check.Reads("b", b, {{k, n}});
   }
   return check.WritesEither("c", c, {{m, n}}).status();
+}
+
+std::vector<Gemm> GroupedGemm::Products() const {
+  const auto groups = static_cast<int64_t>(rows.size());
+  const bool sums_rows = options.transpose_a;
+  const int64_t height = (sums_rows ? c : b).shape()[0] / groups;
+  std::vector<Gemm> products;
+  int64_t first = 0;
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t count = rows[static_cast<size_t>(group)];
+    const auto rows_of = [&](const auto& x) {
+      return *x.Narrow(0, first, count);
+    };
+    const auto matrix_of = [&](const auto& x) {
+      return *x.Narrow(0, group * height, height);
+    };
+    const Gemm product = {options, rows_of(a),
+                          sums_rows ? rows_of(b) : matrix_of(b),
+                          sums_rows ? matrix_of(c) : rows_of(c)};
+    if (!product.IsEmpty()) products.push_back(product);
+    first += count;
+  }
+  return products;
+}
+
+absl::Status GroupedGemm::Check(OperandChecker& check) const {
+  TESSERA_RETURN_IF_ERROR(check.Leads("a", a, 2));
+  const auto groups = static_cast<int64_t>(rows.size());
+  const std::string_view stack = options.transpose_a ? "c" : "b";
+  const ConstTensorView& stacked = options.transpose_a ? c : b;
+  check
+      .Requires(!options.transpose_a || !options.transpose_b,
+                "transpose_a and transpose_b are set; at most one may be.")
+      .Requires(
+          groups > 0 &&
+              std::ranges::all_of(rows,
+                                  [](int64_t count) { return count >= 0; }) &&
+              std::accumulate(rows.begin(), rows.end(), int64_t{0}) ==
+                  a.shape()[0],
+          absl::StrCat("the groups have [", absl::StrJoin(rows, ","),
+                       "] rows; these should be at least 0, and their sum ",
+                       a.shape()[0], ", the rows of \"a\"."))
+      .Requires(b.rank() == 2,
+                absl::StrCat("\"b\" has shape ", DimsToString(b.shape()),
+                             "; it should have 2 dimensions."));
+  TESSERA_RETURN_IF_ERROR(check.status());
+  check.Requires(
+      stacked.rank() == 2 && stacked.shape()[0] % groups == 0,
+      absl::StrCat("\"", stack, "\" has shape ", DimsToString(stacked.shape()),
+                   "; it should have 2 dimensions, the first of which is a "
+                   "multiple of the ",
+                   groups, " groups."));
+  TESSERA_RETURN_IF_ERROR(check.status());
+  const int64_t width = a.shape()[1];
+  if (options.transpose_a) {
+    const int64_t n = b.shape()[1];
+    return check.Reads("b", b, {{a.shape()[0], n}})
+        .WritesEither("c", c, {{groups * width, n}})
+        .status();
+  }
+  const int64_t height = b.shape()[0] / groups;
+  const int64_t n = options.transpose_b ? height : b.shape()[1];
+  check.Reads("b", b,
+              {{b.shape()[0], options.transpose_b ? width : b.shape()[1]}});
+  check.Requires(options.transpose_b || height == width,
+                 absl::StrCat("\"b\" has shape ", DimsToString(b.shape()),
+                              "; it should have ", groups * width, " rows."));
+  return check.WritesEither("c", c, {{a.shape()[0], n}}).status();
 }
 
 absl::Status CastTranspose::Check(OperandChecker& check) const {

@@ -1,7 +1,10 @@
-// Products of matrices, also in fp8.
+// Products of matrices, also of groups of rows and in fp8.
 //
 //   // y = x w^T: x is [tokens, in], w [out, in], y [tokens, out]
 //   ops.Run(op::Gemm{{.transpose_b = true}, x, w, y});
+//   // The same for experts: w is [experts * out, in], and the rows of x and y
+//   // are in the order of experts.
+//   ops.Run(op::GroupedGemm{{.transpose_b = true}, rows, x, w, y});
 //
 // Products in fp8 with scales of earlier steps: Micikevicius et al., FP8
 // Formats for Deep Learning, arXiv 2209.05433; NVIDIA Transformer Engine,
@@ -9,8 +12,10 @@
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_PRODUCTS_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_PRODUCTS_H_
 
+#include <cstdint>
 #include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/device/operation.h"
@@ -42,6 +47,32 @@ struct Gemm {
   GemmOptions options;
   ConstTensorView a, b;
   TensorView c;
+
+  absl::Status Check(OperandChecker& check) const;
+  bool IsEmpty() const { return c.element_count() == 0; }
+  auto operands() { return std::tie(a, b, c); }
+};
+
+// A Gemm for each group of consecutive rows of a; `rows` has their numbers,
+// which may be 0. The groups' products have no order, so that threads share all
+// of them.
+//
+//   transpose_a   group g computes                            stacked by groups
+//   false         c_g = alpha a_g op(b_g) + beta c_g          rows of a and c;
+//                                                             matrices of b
+//   true          c_g = alpha a_g^T op(b_g) + beta c_g        rows of a and b;
+//                                                             matrices of c
+//
+// With transpose_a, which sums over the rows of a group, transpose_b is false.
+struct GroupedGemm {
+  static constexpr std::string_view kName = "GroupedGemm";
+  GemmOptions options;
+  std::vector<int64_t> rows;
+  ConstTensorView a, b;
+  TensorView c;
+
+  // The products of the groups whose c has elements. Precondition: Check.
+  std::vector<Gemm> Products() const;
 
   absl::Status Check(OperandChecker& check) const;
   bool IsEmpty() const { return c.element_count() == 0; }
@@ -99,7 +130,8 @@ struct UpdateScales {
   auto operands() { return std::tie(largest, amax, history, scale, inverse); }
 };
 
-using Products = OperationList<Gemm, CastTranspose, GemmFp8, UpdateScales>;
+using Products =
+    OperationList<Gemm, GroupedGemm, CastTranspose, GemmFp8, UpdateScales>;
 
 }  // namespace op
 

@@ -365,7 +365,11 @@ void RequireBlasTokens(OperandChecker& check, std::string_view name,
 }
 
 void Run(CpuBackend& cpu, const op::Gemm& call) {
-  Gemm(*cpu.pool, call.options, call.a, call.b, call.c);
+  Gemms(*cpu.pool, std::span(&call, 1));
+}
+
+void Run(CpuBackend& cpu, const op::GroupedGemm& call) {
+  Gemms(*cpu.pool, call.Products());
 }
 
 void Run(CpuBackend&, const op::CastTranspose& call) {
@@ -713,7 +717,7 @@ CpuKernelTable MakeKernels() {
       }
     });
   });
-  table.AddCheck<op::Gemm, op::GemmFp8>(
+  table.AddCheck<op::Gemm, op::GroupedGemm, op::GemmFp8>(
       [](const CpuBackend&, const auto& call, OperandChecker& check) {
         CheckProduct(call.a, call.b, call.c, check);
       });

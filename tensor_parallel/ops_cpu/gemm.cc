@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
@@ -259,26 +261,50 @@ TileSizes TileSizesOf(const BlasShape& shape) {
   return tile;
 }
 
-// Calls multiply(rows of op(a), columns of op(b), tile of c) for each tile.
-template <typename MultiplyPart>
-void RunTiles(ThreadPool& pool, const GemmOptions& options,
-              const ConstTensorView& a, const ConstTensorView& b,
-              const TensorView& c, const MultiplyPart& multiply) {
-  const BlasShape shape = ShapeOf(options, a, c);
-  if (shape.m == 0 || shape.n == 0) return;
-  const TileSizes size = TileSizesOf(shape);
-  const int64_t down = (shape.m + size.m - 1) / size.m;
-  const int64_t across = (shape.n + size.n - 1) / size.n;
-  if (down * across == 1) return multiply(a, b, c);
-  pool.Run(down * across, [&](int64_t index) {
-    // Tiles with the same columns are consecutive, because they share part of
-    // b.
-    const int64_t i = index % down * size.m, j = index / down * size.n;
+// A product and the grid of its tiles.
+struct TiledProduct {
+  explicit TiledProduct(const op::Gemm& gemm)
+      : product(gemm),
+        shape(ShapeOf(gemm.options, gemm.a, gemm.c)),
+        size(TileSizesOf(shape)) {}
+
+  int64_t down() const { return (shape.m + size.m - 1) / size.m; }
+  int64_t tiles() const { return down() * ((shape.n + size.n - 1) / size.n); }
+  // Tiles with the same columns are consecutive, because they share part of b.
+  op::Gemm Tile(int64_t index) const {
+    const auto& [options, a, b, c] = product;
+    const int64_t i = index % down() * size.m, j = index / down() * size.n;
     const int64_t m = std::min(size.m, shape.m - i);
     const int64_t n = std::min(size.n, shape.n - j);
-    multiply(*a.Narrow(options.transpose_a ? 1 : 0, i, m),
-             *b.Narrow(options.transpose_b ? 0 : 1, j, n),
-             *c.Narrow(0, i, m)->Narrow(1, j, n));
+    return {options, *a.Narrow(options.transpose_a ? 1 : 0, i, m),
+            *b.Narrow(options.transpose_b ? 0 : 1, j, n),
+            *c.Narrow(0, i, m)->Narrow(1, j, n)};
+  }
+
+  const op::Gemm& product;
+  BlasShape shape;
+  TileSizes size;
+  int64_t end = 0;  // The number of tiles of this and all earlier products.
+};
+
+// Calls multiply(tile) for the tiles of all products.
+template <typename MultiplyPart>
+void RunTiles(ThreadPool& pool, std::span<const op::Gemm> products,
+              const MultiplyPart& multiply) {
+  std::vector<TiledProduct> tiled;
+  int64_t tiles = 0;
+  for (const op::Gemm& product : products) {
+    if (product.IsEmpty()) continue;
+    tiled.push_back(TiledProduct(product));
+    tiles += tiled.back().tiles();
+    tiled.back().end = tiles;
+  }
+  if (tiles == 0) return;
+  if (tiles == 1) return multiply(tiled[0].product);
+  pool.Run(tiles, [&](int64_t index) {
+    const TiledProduct& of =
+        *std::ranges::upper_bound(tiled, index, {}, &TiledProduct::end);
+    multiply(of.Tile(of.tiles() - (of.end - index)));
   });
 }
 
@@ -327,14 +353,10 @@ void UseOneBlasThread() {
   if (openblas_get_num_threads() != 1) openblas_set_num_threads(1);
 }
 
-void Gemm(ThreadPool& pool, const GemmOptions& options,
-          const ConstTensorView& a, const ConstTensorView& b,
-          const TensorView& c) {
-  RunTiles(pool, options, a, b, c,
-           [&](const ConstTensorView& rows, const ConstTensorView& columns,
-               const TensorView& tile) {
-             MultiplyTile(options, rows, columns, tile);
-           });
+void Gemms(ThreadPool& pool, std::span<const op::Gemm> products) {
+  RunTiles(pool, products, [](const op::Gemm& tile) {
+    MultiplyTile(tile.options, tile.a, tile.b, tile.c);
+  });
 }
 
 void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
@@ -343,15 +365,17 @@ void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
              const TensorView& c) {
   const float factor = *reinterpret_cast<const float*>(a_inverse.data()) *
                        *reinterpret_cast<const float*>(b_inverse.data());
-  const GemmOptions scaled = {.transpose_b = true,
-                              .alpha = factor,
-                              .beta = options.accumulate ? 1.0 : 0.0};
-  RunTiles(pool, scaled, a, b, c,
-           [&](const ConstTensorView& rows, const ConstTensorView& columns,
-               const TensorView& tile) {
-             PanelGemm(scaled, ShapeOf(scaled, rows, tile), rows, columns, tile)
-                 .Run();
-           });
+  const op::Gemm product = {{.transpose_b = true,
+                             .alpha = factor,
+                             .beta = options.accumulate ? 1.0 : 0.0},
+                            a,
+                            b,
+                            c};
+  RunTiles(pool, std::span(&product, 1), [](const op::Gemm& tile) {
+    PanelGemm(tile.options, ShapeOf(tile.options, tile.a, tile.c), tile.a,
+              tile.b, tile.c)
+        .Run();
+  });
 }
 
 }  // namespace tessera::tensor_parallel::cpu

@@ -1,5 +1,5 @@
-// Products of row-major matrices: Gemm uses the threads of a pool, Multiply the
-// calling thread.
+// Products of row-major matrices: Gemms uses the threads of a pool, Multiply
+// the calling thread.
 //
 //   // c = q k^T, all [n, n]
 //   Multiply<float>({.m = n, .n = n, .k = n}, 1, {q, n}, {k, n, true}, 0,
@@ -8,6 +8,7 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_GEMM_H_
 
 #include <cstdint>
+#include <span>
 
 #include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
@@ -43,7 +44,7 @@ inline constexpr int64_t kLargestBlasSize = INT32_MAX;
 // n]. If beta is 0, c is overwritten without being read. Sizes may be zero. No
 // size or stride exceeds kLargestBlasSize; with several rows, the stride is at
 // least their length. T is float or double (computed by OpenBLAS) or BF16 (as
-// in Gemm).
+// in Gemms).
 template <typename T>
 void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
               const BlasFactor<T>& a, const BlasFactor<T>& b,
@@ -54,22 +55,21 @@ void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
 // concurrently.
 void UseOneBlasThread();
 
-// GemmFp8 of ops/ops.h on the CPU: like Gemm for bf16 below; every product is
+// GemmFp8 of ops/ops.h on the CPU: like Gemms for bf16 below; every product is
 // exact.
 void GemmFp8(ThreadPool& pool, const Fp8GemmOptions& options,
              const ConstTensorView& a, const ConstTensorView& a_inverse,
              const ConstTensorView& b, const ConstTensorView& b_inverse,
              const TensorView& c);
 
-// Gemm of ops/ops.h on the CPU, by oneDNN if it is fast (onednn_gemm.h),
-// otherwise by OpenBLAS, for which bf16 is converted to f32 in panels of at
-// most 16 MiB. Sums are in f32 and rounded once. The stride of rows is at least
-// their length, and no size exceeds 2^31 - 1; c must not overlap a or b. If
-// alpha is 0, a and b are not read. Threads compute tiles of c, whose sizes do
-// not depend on the number of threads.
-void Gemm(ThreadPool& pool, const GemmOptions& options,
-          const ConstTensorView& a, const ConstTensorView& b,
-          const TensorView& c);
+// Computes products of ops/ops.h on the CPU, by oneDNN if it is fast
+// (onednn_gemm.h), otherwise by OpenBLAS, for which bf16 is converted to f32 in
+// panels of at most 16 MiB. Sums are in f32 and rounded once. The stride of
+// rows is at least their length, and no size exceeds 2^31 - 1; a c must not
+// overlap any other matrix. If alpha is 0, a and b are not read. Threads
+// compute tiles of the matrices c, whose sizes depend on the product alone, and
+// not on the number of threads or the other products.
+void Gemms(ThreadPool& pool, std::span<const op::Gemm> products);
 
 }  // namespace tessera::tensor_parallel::cpu
 

@@ -42,6 +42,13 @@ absl::Status Run(CudaBackend& cuda, const op::Gemm& call) {
                                    call.c);
 }
 
+absl::Status Run(CudaBackend& cuda, const op::GroupedGemm& call) {
+  for (const op::Gemm& product : call.Products()) {
+    TESSERA_RETURN_IF_ERROR(Run(cuda, product));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Run(CudaBackend& cuda, const op::GemmFp8& call) {
   return cuda.libraries->gemm->RunFp8(cuda.stream, call.options, call.a,
                                       call.a_inverse, call.b, call.b_inverse,
@@ -128,8 +135,8 @@ void CheckFp8Units(const op::GemmFp8& call, OperandChecker& check) {
 
 CudaKernelTable MakeKernels() {
   CudaKernelTable table;
-  table.Add<op::Gemm, op::GemmFp8, op::Attend, op::AttendGradient,
-            op::MaxScores>(
+  table.Add<op::Gemm, op::GroupedGemm, op::GemmFp8, op::Attend,
+            op::AttendGradient, op::MaxScores>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
   AddCrossEntropyKernels(table);
   AddElementwiseKernels(table);
@@ -137,8 +144,8 @@ CudaKernelTable MakeKernels() {
   AddRouterKernels(table);
   AddRowSumKernels(table);
   AddRowTableKernels(table);
-  table.AddCheck<op::Gemm>(
-      [](const CudaBackend&, const op::Gemm& call, OperandChecker& check) {
+  table.AddCheck<op::Gemm, op::GroupedGemm>(
+      [](const CudaBackend&, const auto& call, OperandChecker& check) {
         CheckRows(call.a, call.b, call.c, check);
       });
   table.AddCheck<op::GemmFp8>(

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -111,6 +112,98 @@ TEST_P(OpsConformanceTest, GemmOfBf16RoundsOnceAcrossPanels) {
       }
     }
   }
+}
+
+// Compares GroupedGemm with a Gemm for each group, bit for bit.
+void ExpectIsGemmOfEachGroup(Ops& ops, const GemmOptions& options,
+                             const std::vector<int64_t>& rows, DType dtype,
+                             DType c_type, std::mt19937_64& random) {
+  SCOPED_TRACE(testing::Message()
+               << dtype << " to " << c_type << " " << options.transpose_a
+               << options.transpose_b << " beta " << options.beta);
+  constexpr int64_t kWidth = 70, kOther = 33;
+  const auto groups = static_cast<int64_t>(rows.size());
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  TestTensor a(dtype, {all, kWidth}, 3), b(dtype, {all, kOther}, 1);
+  TestTensor c(c_type, {all, kOther}, 2);
+  int64_t height = kWidth;  // Of each group's matrix.
+  if (options.transpose_a) {
+    c = TestTensor(c_type, {groups * kWidth, kOther}, 2);
+  } else if (options.transpose_b) {
+    height = kOther;
+    b = TestTensor(dtype, {groups * kOther, kWidth}, 1);
+  } else {
+    b = TestTensor(dtype, {groups * kWidth, kOther}, 1);
+  }
+  for (TestTensor* const x : {&a, &b, &c}) x->Randomise(random);
+  TestTensor expected = c;
+  for (int64_t group = 0, first = 0; group < groups; ++group) {
+    const int64_t count = rows[static_cast<size_t>(group)];
+    const auto part = [&](const auto& x, bool is_stacked) {
+      return is_stacked ? *x.Narrow(0, group * height, height)
+                        : *x.Narrow(0, first, count);
+    };
+    TESSERA_ASSERT_OK(
+        ops.Run(op::Gemm{options, part(ConstTensorView(a.view()), false),
+                         part(ConstTensorView(b.view()), !options.transpose_a),
+                         part(expected.view(), options.transpose_a)}));
+    first += count;
+  }
+  TESSERA_ASSERT_OK(
+      ops.Run(op::GroupedGemm{options, rows, a.view(), b.view(), c.view()}));
+  EXPECT_EQ(c.values(), expected.values());
+  EXPECT_TRUE(c.GapsAreIntact());
+}
+
+TEST_P(OpsConformanceTest, GroupedGemmIsAGemmOfEachGroup) {
+  std::mt19937_64 random(3);
+  for (const DType dtype : kComputedTypes) {
+    for (const std::vector<int64_t>& rows :
+         {std::vector<int64_t>{5}, {0, 40, 1, 0, 17}, {300, 3}, {0, 0}}) {
+      for (const double beta : {0.0, 1.0, -0.5}) {
+        for (const GemmOptions& options :
+             {GemmOptions{.beta = beta},
+              GemmOptions{.transpose_b = true, .alpha = 0.75, .beta = beta},
+              GemmOptions{.transpose_a = true, .beta = beta}}) {
+          ExpectIsGemmOfEachGroup(ops(), options, rows, dtype, dtype, random);
+          if (dtype == DType::kBF16) {
+            ExpectIsGemmOfEachGroup(ops(), options, rows, dtype, DType::kF32,
+                                    random);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GroupedGemmRejectsInvalidGroups) {
+  const TestTensor a(DType::kF32, {5, 3}), b(DType::kF32, {6, 4});
+  TestTensor c(DType::kF32, {5, 4});
+  c.Set(std::vector<double>(20, 1));
+  const auto rejects = [&](const GemmOptions& options,
+                           const std::vector<int64_t>& rows,
+                           const TestTensor& y, const char* text) {
+    EXPECT_THAT(
+        ops().Run(op::GroupedGemm{options, rows, a.view(), y.view(), c.view()}),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)));
+  };
+  rejects({}, {2, 2}, b,
+          "GroupedGemm: the groups have [2,2] rows; these should be at least "
+          "0, and their sum 5, the rows of \"a\".");
+  rejects({}, {6, -1}, b, "the groups have [6,-1] rows");
+  rejects({}, {}, b, "the groups have [] rows");
+  rejects({.transpose_a = true, .transpose_b = true}, {2, 3}, b,
+          "transpose_a and transpose_b are set; at most one may be.");
+  rejects({}, {2, 2, 1, 0}, b,
+          "\"b\" has shape [6,4]; it should have 2 dimensions, the first of "
+          "which is a multiple of the 4 groups.");
+  rejects({}, {5, 0, 0}, b, "\"b\" has shape [6,4]; it should have 9 rows.");
+  rejects({.transpose_b = true}, {2, 3}, b,
+          "\"b\" has shape [6,4]; it should be [6,3].");
+  rejects({.transpose_a = true}, {2, 3}, b, "\"c\" has shape [5,4]");
+  rejects({}, {2, 3}, TestTensor(DType::kF32, {6, 5}),
+          "\"c\" has shape [5,4]; it should be [5,5].");
+  EXPECT_EQ(c.values(), std::vector<double>(20, 1));
 }
 
 TEST_P(OpsConformanceTest, GemmRefusesWhatDoesNotFitAndWritesNothing) {

@@ -84,12 +84,12 @@ namespace {
 
 constexpr size_t kMaxHostNameBytes = 64;
 
-// Field 22 of /proc/PID/stat. The command's name, field 2, may hold anything,
-// so fields are counted after the last ")".
+// Field 22 of the stat file of the main thread (QEMU's user mode shows a
+// process another /proc/PID/stat of its own than to its peers). The command's
+// name, field 2, may hold anything, so fields are counted after the last ")".
 absl::StatusOr<uint64_t> StartTicks(pid_t pid) {
-  TESSERA_ASSIGN_OR_RETURN(
-      const std::string stat,
-      ReadFile(absl::StrCat("/proc/", pid, "/stat"), 4096));
+  const std::string path = absl::StrCat("/proc/", pid, "/task/", pid, "/stat");
+  TESSERA_ASSIGN_OR_RETURN(const std::string stat, ReadFile(path, 4096));
   const size_t name_end = stat.rfind(')');
   if (name_end != std::string::npos && name_end + 2 < stat.size()) {
     const std::vector<std::string_view> fields =
@@ -99,8 +99,8 @@ absl::StatusOr<uint64_t> StartTicks(pid_t pid) {
       return ticks;
     }
   }
-  return absl::UnavailableError(absl::StrCat(
-      "/proc/", pid, "/stat does not contain the start time of the process"));
+  return absl::UnavailableError(
+      absl::StrCat(path, " does not contain the start time of the process"));
 }
 
 absl::Status EndedError(pid_t pid) {

@@ -1,6 +1,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "tensor_parallel/ops_cpu/gemm.h"
 
@@ -14,6 +15,8 @@ TEST(Multiply, TakesAStrideOfAnyKindForASingleRow) {
                    {c.data(), 0});
   EXPECT_EQ(c[0], 7 + 2 * 32);
 }
+
+TEST(CheckBlas, AcceptsThisMachinesLibrary) { TESSERA_EXPECT_OK(CheckBlas()); }
 
 TEST(Multiply, AppliesBetaWhereThereIsNothingToAddUp) {
   std::vector<float> c = {1, 2, 99, 3, 4, 99};

@@ -364,12 +364,16 @@ void RequireBlasTokens(OperandChecker& check, std::string_view name,
                    kLargestBlasSize, " elements."));
 }
 
-void Run(CpuBackend& cpu, const op::Gemm& call) {
+absl::Status Run(CpuBackend& cpu, const op::Gemm& call) {
+  TESSERA_RETURN_IF_ERROR(CheckBlas());
   Gemms(*cpu.pool, std::span(&call, 1));
+  return absl::OkStatus();
 }
 
-void Run(CpuBackend& cpu, const op::GroupedGemm& call) {
+absl::Status Run(CpuBackend& cpu, const op::GroupedGemm& call) {
+  TESSERA_RETURN_IF_ERROR(CheckBlas());
   Gemms(*cpu.pool, call.Products());
+  return absl::OkStatus();
 }
 
 void Run(CpuBackend&, const op::CastTranspose& call) {

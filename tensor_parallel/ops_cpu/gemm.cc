@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/dtype/dtype.h"
 #include "base/dtype/dtype_traits.h"
 #include "base/dtype/small_float.h"
@@ -348,6 +351,25 @@ template void Multiply(const BlasShape&, double, const BlasFactor<double>&,
 template void Multiply(const BlasShape&, float, const BlasFactor<BF16>&,
                        const BlasFactor<BF16>&, float,
                        const BlasResult<float>&);
+
+const absl::Status& CheckBlas() {
+  static const absl::Status& status = *new absl::Status([]() -> absl::Status {
+    const auto is_correct = []<typename T>(T) {
+      const T a[] = {1, 2, 3, 4}, b[] = {5, 6, 7, 8};
+      T c[] = {1, 2, 3, 4};
+      Multiply<T>({2, 2, 2}, 2, {a, 2}, {b, 2}, 1, {c, 2});
+      return std::ranges::equal(c, std::array<T, 4>{39, 46, 89, 104});
+    };
+    if (is_correct(float{}) && is_correct(double{})) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "OpenBLAS multiplies incorrectly with its kernels for ",
+        openblas_get_corename(),
+        ", which it selected for this processor; select others by its "
+        "environment variable OPENBLAS_CORETYPE, such as NEOVERSEN1 on "
+        "64-bit Arm or HASWELL on x86-64"));
+  }());
+  return status;
+}
 
 void UseOneBlasThread() {
   if (openblas_get_num_threads() != 1) openblas_set_num_threads(1);

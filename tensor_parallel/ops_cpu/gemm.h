@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/status.h"
 #include "base/os/thread_pool.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
@@ -49,6 +50,11 @@ template <typename T>
 void Multiply(const BlasShape& shape, StatisticOf<T> alpha,
               const BlasFactor<T>& a, const BlasFactor<T>& b,
               StatisticOf<T> beta, const BlasResult<StatisticOf<T>>& c);
+
+// FailedPrecondition if OpenBLAS multiplies incorrectly on this processor: some
+// builds select kernels that their compiler could not build (0.3.34 for Arm's
+// SME). Computed once.
+const absl::Status& CheckBlas();
 
 // Makes Multiply use only the calling thread from now on, in the whole process
 // (OpenBLAS has no narrower setting). Calls from several threads run

@@ -67,7 +67,8 @@ std::vector<Gemm> GroupedGemm::Products() const {
     const Gemm product = {options, rows_of(a),
                           sums_rows ? rows_of(b) : matrix_of(b),
                           sums_rows ? matrix_of(c) : rows_of(c)};
-    if (!product.IsEmpty()) products.push_back(product);
+    const bool adds_nothing = sums_rows && count == 0 && options.beta == 1;
+    if (!product.IsEmpty() && !adds_nothing) products.push_back(product);
     first += count;
   }
   return products;

@@ -71,7 +71,8 @@ struct GroupedGemm {
   ConstTensorView a, b;
   TensorView c;
 
-  // The products of the groups whose c has elements. Precondition: Check.
+  // The products that change c, at most one for each group. Precondition:
+  // Check.
   std::vector<Gemm> Products() const;
 
   absl::Status Check(OperandChecker& check) const;

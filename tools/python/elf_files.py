@@ -119,11 +119,14 @@ def symbols_of_version(path, version):
 def libraries_of(program):
     """Returns the paths by name of the shared libraries that a program and its libraries need, but not those of every system.
 
-    A program for another machine may need only the latter.
+    For another machine, only the search path of the program itself has them.
     """
-    places = {}
     if _machine(program) == platform.machine():
         places = dict(re.findall(r"(\S+) => (/\S+)", _run("ldd", path=program)))
+    else:
+        path = "".join(re.findall(r"RUNPATH.*\[(.*)\]", _run("readelf", "-d", path=program)))
+        folders = path.replace("$ORIGIN", os.path.dirname(os.path.realpath(program))).split(":")
+        places = {file: os.path.join(folder, file) for folder in folders if os.path.isdir(folder) for file in os.listdir(folder)}
     found, pending = {}, [program]
     while pending:
         for name in re.findall(r"NEEDED.*\[(.*)\]", _run("readelf", "-d", path=pending.pop())):

@@ -58,9 +58,9 @@ using LayerOperations = Joined<op::Products, op::Elementwise, op::Norms,
 // the order of their sums. On the CPU results depend neither on the number of
 // threads nor on how rows are divided among calls: a row alone gives the bits
 // that it gives in a batch, and sums over rows continue from the contents of
-// the target. Exceptions to the latter: Gemm, Attend and AttendGradient, and
-// sums into bf16 targets, which are rounded at the end of each call. Shapes may
-// have zeros.
+// the target. Exceptions to the latter: Gemm, GroupedGemm, Attend and
+// AttendGradient, and sums into bf16 targets, which are rounded at the end of
+// each call. Shapes may have zeros.
 //
 // Tensors of one operation do not overlap, except that the output of an
 // elementwise operation or a norm may be the view of an input.

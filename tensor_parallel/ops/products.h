@@ -53,9 +53,10 @@ struct Gemm {
   auto operands() { return std::tie(a, b, c); }
 };
 
-// A Gemm for each group of consecutive rows of a; `rows` has their numbers,
-// which may be 0. The groups' products have no order, so that threads share all
-// of them.
+// A Gemm for each group of consecutive rows of a, such as the tokens of each
+// expert (grouped GEMM: Gale et al., MegaBlocks, arXiv 2211.15841, section 4).
+// `rows` has the number of rows of each group, which may be 0. The groups'
+// products have no order, so that threads share all of them.
 //
 //   transpose_a   group g computes                            stacked by groups
 //   false         c_g = alpha a_g op(b_g) + beta c_g          rows of a and c;

@@ -483,6 +483,7 @@ absl::Status PreparedOperation::RunPlan() {
   communicator.engine_->Enter(state.context);
   absl::Status status = state.plan->Run();
   communicator.engine_->Leave(state.context);
+  state.scratch.Reset();
   // A run may fail without a wait.
   if (!status.ok()) state.context.BeginWait();
   if (record.begin_ns != 0) record.end_ns = MonotonicNanos();

@@ -88,9 +88,9 @@ class Communicator;
 //   }
 //
 // Run is Communicator::Run of the operation, with the same errors. Over memory
-// that the ranks share, a message of up to 568 bytes costs little more than
-// moving a cache line from the last rank to this one: a run that ends while it
-// spins takes no lock, reads no clock, and is only counted; one of 64 is timed
+// that the ranks share, a message below Tuning::zero_copy_bytes (16 KiB) costs
+// little more than moving it between caches: a run that ends while it spins
+// takes no lock, reads no clock, and is only counted; one of 64 is timed
 // (FlightRecorder::Runs). Any other run is recorded when its spin ends, and its
 // deadline counts from then. On other engines, and for longer messages, Run
 // costs what Communicator::Run does.

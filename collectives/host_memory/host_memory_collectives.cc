@@ -52,28 +52,34 @@ bool SizesDiffer(const Operation& operation) {
   return operation.kind == OpKind::kAllToAll && operation.uneven();
 }
 
-// Runs an operation by notes.
-class NotePlan final : public OperationPlan {
+// Runs an operation whose method depends on its size alone: by notes, or staged
+// below the size from which ranks exchange addresses.
+class ShortPlan final : public OperationPlan {
  public:
-  NotePlan(const Operation& operation, OperationContext& context,
-           CollectiveState& state)
-      : call_(operation, context, state) {}
+  ShortPlan(const Operation& operation, OperationContext& context,
+            CollectiveState& state)
+      : call_(operation, context, state), by_notes_(FitsNotes(call_)) {}
 
-  bool Fits() const { return call_.ranks > 1 && FitsNotes(call_); }
+  bool Fits() const {
+    return call_.ranks > 1 &&
+           (by_notes_ ||
+            call_.bytes < call_.state.group.tuning().zero_copy_bytes);
+  }
   absl::Status Run() override {
     TESSERA_RETURN_IF_ERROR(call_.state.group.Whole());
-    return RunByNotes(call_);
+    return by_notes_ ? RunByNotes(call_) : RunStaged(call_);
   }
 
  private:
   Call call_;
+  const bool by_notes_;
 };
 
 }  // namespace
 
 std::unique_ptr<OperationPlan> HostMemoryCollectives::Plan(
     const Operation& operation, OperationContext& context) {
-  auto plan = std::make_unique<NotePlan>(operation, context, state_);
+  auto plan = std::make_unique<ShortPlan>(operation, context, state_);
   if (SizesDiffer(operation) || !plan->Fits()) return nullptr;
   return plan;
 }

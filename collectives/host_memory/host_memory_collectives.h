@@ -79,7 +79,7 @@ class HostMemoryCollectives {
   // Executes a valid collective. Call it between Group::Enter and Group::Leave.
   absl::Status Run(const Operation& operation, OperationContext& context);
 
-  // Engine::Plan: plans operations that fit into notes.
+  // Engine::Plan: plans operations that are never zero copy.
   std::unique_ptr<OperationPlan> Plan(const Operation& operation,
                                       OperationContext& context);
 

@@ -241,7 +241,7 @@ class PreparedSum {
 TEST_P(ConformanceTest, PreparedOperationsMixWithOthers) {
   OnEveryWorld([](Communicator& communicator) -> absl::Status {
     std::vector<std::unique_ptr<PreparedSum>> sums;
-    for (const int64_t count : {0, 1, 7, 8, 70, 71, 72, 3000}) {
+    for (const int64_t count : {0, 1, 7, 8, 70, 71, 72, 500, 1999, 3000}) {
       TESSERA_ASSIGN_OR_RETURN(auto sum,
                                PreparedSum::Create(communicator, count));
       sums.push_back(std::move(sum));

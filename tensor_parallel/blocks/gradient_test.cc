@@ -214,6 +214,15 @@ TEST_P(GradientTest, RandomDirectionsAreThoseOfCentralDifferences) {
   }
 }
 
+TEST(MoeGradientTest, PaddedRowsWithDroppedTokens) {
+  const SubjectOptions options = {
+      .capacity = 0.6, .padded = true, .like_gpt_oss = true, .lora_rank = 3};
+  TESSERA_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<Problem> problem,
+      Problem::Create(SubjectKind::kMoeMlp, options, 7));
+  TESSERA_EXPECT_OK(CheckDirections(*problem, 5));
+}
+
 class AdapterGradientTest : public ::testing::TestWithParam<SubjectKind> {};
 
 TEST_P(AdapterGradientTest, RandomDirectionsAreThoseOfCentralDifferences) {

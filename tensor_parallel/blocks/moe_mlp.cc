@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -52,7 +54,28 @@ absl::Status CheckOptions(const MoeOptions& options, int64_t ranks) {
     return refuse("with a coefficient or capacity of ", number,
                   "; it should be at least 0 and finite");
   }
+  if (options.padded && options.capacity == 0) {
+    return refuse("with padded rows and no capacity; give a capacity above 0");
+  }
   return absl::OkStatus();
+}
+
+// Adds the loads of each sequence, i64 [sequences, experts], to `counts`.
+absl::Status AddTo(std::vector<int64_t>& counts, const Download& loads) {
+  TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
+                           loads.Wait());
+  for (size_t i = 0; i < bytes.size() / sizeof(int64_t); ++i) {
+    int64_t load;
+    std::memcpy(&load, bytes.data() + i * sizeof(load), sizeof(load));
+    counts[i % counts.size()] += load;
+  }
+  return absl::OkStatus();
+}
+
+// The part of a list of op::GroupByExpert that has rows.
+absl::StatusOr<ConstTensorView> SentOf(const PooledTensor& list,
+                                       const MoeActivations& a) {
+  return ConstTensorView(list.view()).Narrow(0, 0, a.plan.sent);
 }
 
 // The same numbers as a matrix of one column, and as a list.
@@ -69,24 +92,6 @@ absl::StatusOr<View> ListOf(const View& column) {
 
 int64_t DispatchPlan::received() const {
   return std::accumulate(receive_rows.begin(), receive_rows.end(), int64_t{0});
-}
-
-void OrderByExpert(std::span<const int64_t> experts, int64_t most,
-                   std::vector<int64_t>& slots, std::vector<int64_t>& counts) {
-  std::fill(counts.begin(), counts.end(), 0);
-  for (const int64_t expert : experts) ++counts[static_cast<size_t>(expert)];
-  if (most >= 0) {
-    for (int64_t& count : counts) count = std::min(count, most);
-  }
-  std::vector<int64_t> next(counts.size() + 1);
-  std::partial_sum(counts.begin(), counts.end(), next.begin() + 1);
-  slots.resize(static_cast<size_t>(next.back()));
-  const std::vector<int64_t> ends(next.begin() + 1, next.end());
-  for (size_t slot = 0; slot < experts.size(); ++slot) {
-    const auto expert = static_cast<size_t>(experts[slot]);
-    if (next[expert] == ends[expert]) continue;
-    slots[static_cast<size_t>(next[expert]++)] = static_cast<int64_t>(slot);
-  }
 }
 
 namespace {
@@ -362,6 +367,15 @@ absl::Status MoeMlp::AddLogitBias(TensorView logits, TensorPool& pool) {
   return ops().Run(op::AddBias{bias, logits});
 }
 
+// The number of rows that an expert accepts; negative: all.
+int64_t MoeMlp::CapacityFor(int64_t tokens) const {
+  if (options_.capacity == 0) return -1;
+  return static_cast<int64_t>(
+      std::ceil(options_.capacity *
+                static_cast<double>(tokens * options_.router.per_token) /
+                static_cast<double>(options_.experts)));
+}
+
 absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
                           MoeActivations& a) {
   const int64_t k = options_.router.per_token, all = options_.experts;
@@ -370,53 +384,53 @@ absl::Status MoeMlp::Plan(int64_t tokens, int64_t sequences,
         absl::StrCat("a mixture of experts for ", tokens, " tokens of ",
                      sequences, " sequences; give sequences of one length"));
   }
-  std::vector<int64_t> experts(static_cast<size_t>(tokens * k));
+  const int64_t capacity = CapacityFor(tokens);
+  const int64_t rows = options_.padded ? all * capacity : tokens * k;
+  TESSERA_ASSIGN_OR_RETURN(const TensorView loads,
+                           a.loads.Reserve(DType::kI64, {{sequences, all}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView slots,
+                           a.slots.Reserve(DType::kI64, {{rows}}));
+  TESSERA_ASSIGN_OR_RETURN(const TensorView of_slots,
+                           a.tokens.Reserve(DType::kI64, {{rows}}));
+  TESSERA_RETURN_IF_ERROR(ops().Run(op::GroupByExpert{
+      capacity, options_.padded, a.experts.view(), loads, slots, of_slots}));
   if (ops().computes()) {
-    const TensorView view = a.experts.view();
     TESSERA_ASSIGN_OR_RETURN(
-        const Download download,
+        a.counted,
         staging_->StartDownload(
-            {view.data(), static_cast<size_t>(view.size_in_bytes())}));
-    TESSERA_ASSIGN_OR_RETURN(const std::span<const std::byte> bytes,
-                             download.Wait());
-    std::copy_n(bytes.data(), bytes.size(),
-                reinterpret_cast<std::byte*>(experts.data()));
-  } else {
-    // A dry run distributes the tokens evenly over the experts.
-    for (size_t i = 0; i < experts.size(); ++i) {
-      experts[i] = static_cast<int64_t>(i) % all;
-    }
+            {loads.data(), static_cast<size_t>(loads.size_in_bytes())}));
   }
-  const int64_t length = sequences == 0 ? 1 : tokens / sequences;
-  a.sequence_loads.assign(static_cast<size_t>(sequences * all), 0);
-  for (size_t i = 0; i < experts.size(); ++i) {
-    if (experts[i] < 0 || experts[i] >= all) {
-      return absl::InternalError(
-          absl::StrCat("the router chose expert ", experts[i], " of ", all));
-    }
-    const int64_t sequence = static_cast<int64_t>(i) / k / length;
-    ++a.sequence_loads[static_cast<size_t>(sequence * all + experts[i])];
-  }
-  const int64_t most =
-      options_.capacity == 0
-          ? -1
-          : static_cast<int64_t>(
-                std::ceil(options_.capacity * static_cast<double>(tokens * k) /
-                          static_cast<double>(all)));
-  std::vector<int64_t> counts(static_cast<size_t>(all));
-  OrderByExpert(experts, most, a.plan.slots, counts);
+  TESSERA_ASSIGN_OR_RETURN(const std::vector<int64_t> counts,
+                           CountRows(tokens * k, capacity, a));
   TESSERA_RETURN_IF_ERROR(ExchangeCounts(counts, a.plan));
-  TESSERA_RETURN_IF_ERROR(Upload(a.plan.slots, a.slots));
-  std::vector<int64_t> numbers = a.plan.slots;
-  for (int64_t& slot : numbers) slot /= k;
-  TESSERA_RETURN_IF_ERROR(Upload(numbers, a.tokens));
   if (a.plan.places.empty()) return absl::OkStatus();
   TESSERA_RETURN_IF_ERROR(Upload(a.plan.places, a.places));
-  numbers.resize(a.plan.places.size());
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    numbers[static_cast<size_t>(a.plan.places[i])] = static_cast<int64_t>(i);
+  std::vector<int64_t> returns(a.plan.places.size());
+  for (size_t i = 0; i < returns.size(); ++i) {
+    returns[static_cast<size_t>(a.plan.places[i])] = static_cast<int64_t>(i);
   }
-  return Upload(numbers, a.returns);
+  return Upload(returns, a.returns);
+}
+
+// The number of rows of each expert from this rank's tokens.
+absl::StatusOr<std::vector<int64_t>> MoeMlp::CountRows(
+    int64_t choices, int64_t capacity, const MoeActivations& a) {
+  const int64_t all = options_.experts;
+  std::vector<int64_t> rows(static_cast<size_t>(all), capacity);
+  if (options_.padded) return rows;
+  if (ops().computes()) {
+    std::fill(rows.begin(), rows.end(), 0);
+    TESSERA_RETURN_IF_ERROR(AddTo(rows, a.counted));
+  } else {
+    // A dry run distributes the tokens evenly over the experts.
+    for (int64_t e = 0; e < all; ++e) {
+      rows[static_cast<size_t>(e)] =
+          choices / all + (e < choices % all ? 1 : 0);
+    }
+  }
+  if (capacity < 0) return rows;
+  for (int64_t& count : rows) count = std::min(count, capacity);
+  return rows;
 }
 
 // `counts[e]`: the rows that this rank sends to expert e.
@@ -439,6 +453,7 @@ absl::Status MoeMlp::ExchangeCounts(const std::vector<int64_t>& counts,
     const auto begin = all.begin() + rank * own;
     return std::accumulate(begin, begin + own, int64_t{0});
   };
+  plan.sent = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   plan.send_rows.clear();
   plan.receive_rows.clear();
   for (int64_t rank = 0; rank < ranks; ++rank) {
@@ -497,9 +512,9 @@ absl::Status MoeMlp::Exchange(ConstTensorView rows, bool back,
 absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
                               const MoeActivations& a, PooledTensor& result) {
   const int64_t width = table.shape()[1];
-  const auto sent = static_cast<int64_t>(a.plan.slots.size());
-  const int64_t received = a.plan.received();
-  const ConstTensorView ids = by_slot ? a.slots.view() : a.tokens.view();
+  const int64_t sent = a.plan.sent, received = a.plan.received();
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView ids,
+                           SentOf(by_slot ? a.slots : a.tokens, a));
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView rows,
       result.ReserveVarying(table.dtype(), {{received, width}}));
@@ -530,10 +545,9 @@ absl::Status MoeMlp::Dispatch(ConstTensorView table, bool by_slot,
 absl::Status MoeMlp::Return(ConstTensorView rows, const MoeActivations& a,
                             PooledTensor& result) {
   const int64_t width = rows.shape()[1];
-  const auto sent = static_cast<int64_t>(a.plan.slots.size());
   TESSERA_ASSIGN_OR_RETURN(
       const TensorView returned,
-      result.ReserveVarying(rows.dtype(), {{sent, width}}));
+      result.ReserveVarying(rows.dtype(), {{a.plan.sent, width}}));
   if (groups_.experts.size() == 1) return ops().Run(op::Copy{rows, returned});
   if (a.plan.places.empty()) {
     return Exchange(rows, /*back=*/true, a.plan, returned);
@@ -579,8 +593,8 @@ absl::Status MoeMlp::Distribute(const Partition& tokens, TensorView all,
 absl::Status MoeMlp::Combine(ConstTensorView returned, const Partition& tokens,
                              const MoeActivations& a, TensorView sum) {
   TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, sum}));
-  return ops().Run(
-      op::AddRows{returned, {0, tokens.size()}, a.tokens.view(), sum});
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView ids, SentOf(a.tokens, a));
+  return ops().Run(op::AddRows{returned, {0, tokens.size()}, ids, sum});
 }
 
 template <typename Product>
@@ -794,50 +808,27 @@ absl::Status MoeMlp::Forward(const Partition& tokens, int64_t sequences,
   return ops().Run(op::Add{of_shared, y});
 }
 
-// The slopes of the balance term of each sequence; an empty tensor on tensor
-// ranks after the first, because the ranks' gradients are summed.
-absl::StatusOr<ConstTensorView> MoeMlp::Balance(const MoeActivations& a,
-                                                PooledTensor& memory) {
-  const auto all = static_cast<size_t>(options_.experts);
-  const size_t sequences =
-      options_.balance == 0 ? 0 : a.sequence_loads.size() / all;
-  std::vector<int64_t> loads(sequences * all);
-  std::copy_n(a.sequence_loads.begin(), loads.size(), loads.begin());
-  if (sequences > 0 && groups_.context.size() > 1) {
-    TESSERA_RETURN_IF_ERROR(groups_.context.communicator()->host().AllReduce(
-        collectives::Buffer(std::span(loads)), collectives::Reduction::Sum()));
+// For the balance term, the loads of each sequence on all context ranks; empty
+// without that term, and on tensor ranks after the first, because the ranks'
+// gradients are summed.
+absl::StatusOr<ConstTensorView> MoeMlp::BalanceLoads(const MoeActivations& a,
+                                                     PooledTensor& memory) {
+  const TensorView own = a.loads.view();
+  ConstTensorView loads = own;
+  if (options_.balance == 0) return loads.Narrow(0, 0, 0);
+  if (groups_.context.size() > 1 && own.element_count() > 0) {
+    TESSERA_ASSIGN_OR_RETURN(const TensorView sum,
+                             memory.Reserve(DType::kI64, own.shape()));
+    TESSERA_RETURN_IF_ERROR(groups_.context.communicator()->RunOn(
+        groups_.context.queue(),
+        collectives::AllReduceOf(
+            collectives::ConstBuffer(own.data(), own.element_count(),
+                                     DType::kI64),
+            collectives::Buffer(sum.data(), sum.element_count(), DType::kI64),
+            collectives::Reduction::Sum())));
+    loads = sum;
   }
-  const bool counts = sequences > 0 && groups_.tensor.rank() == 0;
-  const int64_t shape[] = {counts ? static_cast<int64_t>(sequences) : 0,
-                           options_.experts};
-  TESSERA_ASSIGN_OR_RETURN(const TensorView slopes,
-                           memory.Reserve(statistics(), shape));
-  if (!counts) return ConstTensorView(slopes);
-  std::vector<double> values;
-  for (size_t s = 0; s < sequences; ++s) {
-    const auto begin = loads.begin() + static_cast<int64_t>(s * all);
-    const auto choices = static_cast<double>(
-        std::accumulate(begin, begin + options_.experts, int64_t{0}));
-    const double length =
-        choices / static_cast<double>(options_.router.per_token);
-    const double factor = options_.balance * a.loss_scale *
-                          static_cast<double>(options_.experts) /
-                          (choices * length * static_cast<double>(sequences));
-    for (size_t e = 0; e < all; ++e) {
-      values.push_back(factor * static_cast<double>(loads[s * all + e]));
-    }
-  }
-  const std::span<std::byte> target = {
-      slopes.data(), static_cast<size_t>(slopes.size_in_bytes())};
-  if (statistics() == DType::kF64) {
-    TESSERA_RETURN_IF_ERROR(
-        staging_->Upload(std::as_bytes(std::span(values)), target));
-  } else {
-    const std::vector<float> rounded(values.begin(), values.end());
-    TESSERA_RETURN_IF_ERROR(
-        staging_->Upload(std::as_bytes(std::span(rounded)), target));
-  }
-  return ConstTensorView(slopes);
+  return groups_.tensor.rank() == 0 ? loads : loads.Narrow(0, 0, 0);
 }
 
 // Sets the gradients of the experts' inputs, and of the weights of their rows.
@@ -881,14 +872,16 @@ absl::Status MoeMlp::BackwardRouter(int64_t count, ConstTensorView returned,
                                     MoeActivations& a) {
   TensorPool& pool = a.logits.pool();
   const int64_t k = options_.router.per_token;
-  PooledTensor of_tokens(pool), balance(pool), logits(pool);
+  PooledTensor of_tokens(pool), all_loads(pool), logits(pool);
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_token,
                            of_tokens.Reserve(statistics(), {{count, k}}));
   TESSERA_RETURN_IF_ERROR(ops().Run(op::Fill{0, by_token}));
   TESSERA_ASSIGN_OR_RETURN(const TensorView by_slot, ColumnOf(by_token));
-  TESSERA_RETURN_IF_ERROR(ops().Run(
-      op::AddRows{returned, {0, count * k}, a.slots.view(), by_slot}));
-  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView slopes, Balance(a, balance));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView slots, SentOf(a.slots, a));
+  TESSERA_RETURN_IF_ERROR(
+      ops().Run(op::AddRows{returned, {0, count * k}, slots, by_slot}));
+  TESSERA_ASSIGN_OR_RETURN(const ConstTensorView loads,
+                           BalanceLoads(a, all_loads));
   const int64_t shape[] = {count, options_.experts};
   TESSERA_ASSIGN_OR_RETURN(const TensorView logits_gradient,
                            a.logits_gradient.Reserve(options_.dtype, shape));
@@ -901,9 +894,12 @@ absl::Status MoeMlp::BackwardRouter(int64_t count, ConstTensorView returned,
       groups_.tensor.rank() == 0 && count > 0
           ? options_.z_loss * a.loss_scale / static_cast<double>(tokens_of_loss)
           : 0;
+  const auto sequences = static_cast<double>(a.loads.view().shape()[0]);
+  const double balance =
+      sequences == 0 ? 0 : options_.balance * a.loss_scale / sequences;
   TESSERA_RETURN_IF_ERROR(ops().Run(
       op::RouteGradient{options_.router, a.logits.view(), a.experts.view(),
-                        by_token, slopes, z_loss, exact}));
+                        by_token, loads, balance, z_loss, exact}));
   return options_.dtype == statistics()
              ? absl::OkStatus()
              : ops().Run(op::Cast{exact, logits_gradient});
@@ -1004,10 +1000,12 @@ absl::Status MoeMlp::FinishGradients() {
   return groups_.tensor.SumOver(router_.gradient());
 }
 
-void MoeMlp::AddLoads(const MoeActivations& a) {
-  for (size_t i = 0; i < a.sequence_loads.size(); ++i) {
-    loads_[i % loads_.size()] += a.sequence_loads[i];
+absl::StatusOr<std::span<const int64_t>> MoeMlp::Loads() {
+  for (const Download& loads : new_loads_) {
+    TESSERA_RETURN_IF_ERROR(AddTo(loads_, loads));
   }
+  new_loads_.clear();
+  return loads_;
 }
 
 }  // namespace tessera::tensor_parallel

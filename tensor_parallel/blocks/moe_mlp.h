@@ -37,6 +37,9 @@ struct MoeOptions {
   double balance = 0;         // Coefficient of the balance term.
   double z_loss = 0;          // Coefficient of the router's z-loss.
   double capacity = 0;        // 0: no tokens are dropped.
+  // With a capacity, gives every expert as many rows as it may accept. The host
+  // then never waits for the device to learn their number.
+  bool padded = false;
   DType dtype = DType::kF32;
   LoraOptions lora = {};  // For the projections of all experts.
 };
@@ -51,10 +54,7 @@ struct MoeGroups {
 // The routing of rows from a rank's tokens to experts, and from other ranks to
 // its own experts. A row is a token for one of the token's experts.
 struct DispatchPlan {
-  // For each row that this rank sends, in the order of experts: the index of
-  // the token times per_token, plus the index of the expert among the token's
-  // experts.
-  std::vector<int64_t> slots = {};
+  int64_t sent = 0;                        // Rows of this rank's tokens.
   std::vector<int64_t> send_rows = {};     // By rank of the expert group.
   std::vector<int64_t> receive_rows = {};  // By rank of the expert group.
   // The number of rows of each of this rank's experts.
@@ -66,17 +66,12 @@ struct DispatchPlan {
   int64_t received() const;
 };
 
-// Sorts the slots of `experts` [tokens * per_token] by expert, and within an
-// expert by token, with at most `most` slots per expert (negative: all). Sets
-// `slots` and `counts` [experts].
-void OrderByExpert(std::span<const int64_t> experts, int64_t most,
-                   std::vector<int64_t>& slots, std::vector<int64_t>& counts);
-
 // The activations of a micro-batch that are kept from forward to backward.
 struct MoeActivations : TensorParts<MoeActivations> {
   explicit MoeActivations(TensorPool& pool)
       : logits(pool),
         experts(pool),
+        loads(pool),
         slots(pool),
         tokens(pool),
         places(pool),
@@ -90,21 +85,21 @@ struct MoeActivations : TensorParts<MoeActivations> {
         shared(pool) {}
 
   auto parts() {
-    return std::tie(logits, experts, slots, tokens, places, returns, weights,
-                    input, gate_up, product, output_gradient, logits_gradient,
-                    shared);
+    return std::tie(logits, experts, loads, slots, tokens, places, returns,
+                    weights, input, gate_up, product, output_gradient,
+                    logits_gradient, shared);
   }
   void Clear() {
     TensorParts::Clear();
     plan = {};
-    sequence_loads.clear();
+    counted = {};
   }
   bool held() const { return product.held(); }
 
   PooledTensor logits;   // [tokens, experts], statistics.
   PooledTensor experts;  // i64 [tokens, per_token].
-  // i64 [sent]: DispatchPlan::slots, and their tokens.
-  PooledTensor slots, tokens;
+  // i64, of op::GroupByExpert: [sequences, experts], and [sent] and more.
+  PooledTensor loads, slots, tokens;
   // i64 [received]: DispatchPlan::places, and their inverse.
   PooledTensor places, returns;
   // The rows of this rank's experts, in the order of experts:
@@ -116,7 +111,7 @@ struct MoeActivations : TensorParts<MoeActivations> {
   PooledTensor logits_gradient;  // [tokens, experts], from BackwardInput.
   GatedMlpActivations shared;
   DispatchPlan plan;
-  std::vector<int64_t> sequence_loads;  // [sequences, experts] of this rank.
+  Download counted;  // `loads` on the host.
   // For the balance terms, set by the caller before the backward: the factor of
   // the mean loss to which the gradient of y belongs, and the number of tokens
   // in that mean, over all context ranks (0: the tokens of the forward).
@@ -146,10 +141,10 @@ struct MoeActivations : TensorParts<MoeActivations> {
 //
 // x, y and their gradients have the shapes of GatedMlp's. Calls are collectives
 // of the groups. One all-to-all dispatches tokens to the ranks of their
-// experts, another returns the results. The host downloads the experts of each
-// token to compute the counts of the all-to-alls, for which it waits for the
-// device once per forward. With T tokens on a rank, k experts per token, E
-// ranks in the expert group and rows of w bytes:
+// experts, another returns the results. The host downloads the number of tokens
+// of each expert to compute the counts of the all-to-alls, for which it waits
+// for the device once per forward unless rows are padded. With T tokens on a
+// rank, k experts per token, E ranks in the expert group and rows of w bytes:
 //
 //   pass             all-to-alls                    bytes that a rank sends
 //   forward          counts, rows and weights, rows 2 k T w (E - 1) / E
@@ -240,10 +235,16 @@ class MoeMlp {
   absl::Status FinishGradients();
 
   // The number of this rank's tokens that chose each expert since the last
-  // ClearLoads. The caller adds the loads of each training forward.
-  std::span<const int64_t> loads() const { return loads_; }
-  void AddLoads(const MoeActivations& activations);
-  void ClearLoads() { loads_.assign(loads_.size(), 0); }
+  // ClearLoads, for which the host waits. The caller adds the loads of each
+  // training forward.
+  absl::StatusOr<std::span<const int64_t>> Loads();
+  void AddLoads(const MoeActivations& activations) {
+    new_loads_.push_back(activations.counted);
+  }
+  void ClearLoads() {
+    loads_.assign(loads_.size(), 0);
+    new_loads_.clear();
+  }
 
  private:
   // The matrices of this rank's experts, stacked by rows.
@@ -283,6 +284,10 @@ class MoeMlp {
                      PooledTensor& weights, MoeActivations& a);
   absl::Status AddLogitBias(TensorView logits, TensorPool& pool);
   absl::Status Plan(int64_t tokens, int64_t sequences, MoeActivations& a);
+  int64_t CapacityFor(int64_t tokens) const;
+  absl::StatusOr<std::vector<int64_t>> CountRows(int64_t choices,
+                                                 int64_t capacity,
+                                                 const MoeActivations& a);
   absl::Status ExchangeCounts(const std::vector<int64_t>& counts,
                               DispatchPlan& plan) const;
   absl::Status Upload(std::span<const int64_t> numbers, PooledTensor& list);
@@ -324,8 +329,8 @@ class MoeMlp {
                                PooledTensor& input_memory);
   absl::Status BackwardRouter(int64_t count, ConstTensorView returned,
                               MoeActivations& a);
-  absl::StatusOr<ConstTensorView> Balance(const MoeActivations& a,
-                                          PooledTensor& memory);
+  absl::StatusOr<ConstTensorView> BalanceLoads(const MoeActivations& a,
+                                               PooledTensor& memory);
 
   MoeGroups groups_;
   MoeOptions options_;
@@ -338,6 +343,7 @@ class MoeMlp {
   std::optional<GatedMlp> shared_;
   std::shared_ptr<StagingPool> staging_;
   std::vector<int64_t> loads_;
+  std::vector<Download> new_loads_;  // Not in loads_ yet.
   ReusableTensor all_x_ = groups_.tensor.Working("all tokens of x");
   ReusableTensor all_y_ = groups_.tensor.Working("all tokens of y");
   ReusableTensor sums_ = groups_.tensor.Working("sums of experts");

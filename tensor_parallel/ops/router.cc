@@ -62,21 +62,45 @@ absl::Status Route::Check(OperandChecker& check) const {
   return check.status();
 }
 
+absl::Status GroupByExpert::Check(OperandChecker& check) const {
+  const bool is_matrix = experts.rank() == 2 && loads.rank() == 2;
+  const int64_t chosen = experts.element_count();
+  const int64_t choosers = is_matrix ? experts.shape()[0] : 0;
+  const int64_t sequences = is_matrix ? loads.shape()[0] : 0;
+  const int64_t rows =
+      padded && is_matrix ? loads.shape()[1] * capacity : chosen;
+  check
+      .Requires(is_matrix && (chosen == 0 || loads.shape()[1] > 0),
+                "\"experts\" and \"loads\" should be matrices: [tokens, "
+                "per_token] and [sequences, experts].")
+      .Requires(
+          sequences == 0 ? choosers == 0 : choosers % sequences == 0,
+          absl::StrCat("\"loads\" is of ", sequences, " sequences of ",
+                       choosers, " tokens; give a number that divides them."))
+      .Requires(!padded || capacity >= 0,
+                "padded rows need a capacity of at least 0.")
+      .ReadsList("experts", experts, DType::kI64, chosen)
+      .WritesList("loads", loads, DType::kI64, loads.element_count())
+      .WritesList("slots", slots, DType::kI64, rows)
+      .WritesList("tokens", tokens, DType::kI64, rows);
+  return check.status();
+}
+
 absl::Status RouteGradient::Check(OperandChecker& check) const {
   TESSERA_RETURN_IF_ERROR(check.Leads("logits", logits, 2));
   const int64_t tokens = logits.shape()[0], count = logits.shape()[1];
   TESSERA_RETURN_IF_ERROR(CheckRouter("RouteGradient", options, count));
-  const int64_t sequences = balance.rank() == 2 ? balance.shape()[0] : -1;
+  const int64_t sequences = loads.rank() == 2 ? loads.shape()[0] : -1;
   check.ReadsList("experts", experts, DType::kI64, tokens * options.per_token)
       .ReadsStatistics("weights_gradient", weights_gradient,
                        {{tokens, options.per_token}})
-      .ReadsStatistics("balance", balance,
-                       {{std::max<int64_t>(sequences, 0), count}})
-      .Requires(sequences == 0 || (sequences > 0 && tokens % sequences == 0),
-                absl::StrCat("\"balance\" is of ", sequences, " sequences of ",
-                             tokens,
-                             " tokens; give a number that divides "
-                             "them, or 0."))
+      .ReadsList("loads", loads, DType::kI64,
+                 std::max<int64_t>(sequences, 0) * count)
+      .Requires(
+          sequences == 0 || (sequences > 0 && tokens % sequences == 0),
+          absl::StrCat("\"loads\" is of ", sequences, " sequences of ", tokens,
+                       " tokens; give a number that divides "
+                       "them, or 0."))
       .WritesStatistics("logits_gradient", logits_gradient, {{tokens, count}});
   return check.status();
 }

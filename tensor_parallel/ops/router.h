@@ -3,6 +3,8 @@
 // DeepSeek-V2, arXiv 2405.04434, section 2.2.2).
 //
 //   ops.Run(op::Route{{.per_token = 2}, logits, bias, weights, experts});
+//   ops.Run(op::GroupByExpert{.experts = experts, .loads = loads,
+//                             .slots = slots, .tokens = tokens});
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_ROUTER_H_
 
@@ -60,28 +62,53 @@ struct Route {
   auto operands() { return std::tie(logits, bias, weights, experts); }
 };
 
+// Orders the choices of `experts`, i64 [tokens, per_token], by expert, and
+// those of an expert by token, as rows: slots[r] = t * per_token + i for row r
+// of the choice experts[t][i], and tokens[r] = t. An expert accepts its first
+// `capacity` choices (negative: all); the others have no row. Rows without a
+// choice have -1 in both lists.
+//
+//   padded   rows of expert e           number of rows
+//   false    follow those of e - 1      tokens * per_token
+//   true     begin at e * capacity      experts * capacity
+//
+// loads[s][e], i64 [sequences, experts], is the number of choices of expert e
+// in sequence s, accepted or not; each sequence has equally many tokens.
+struct GroupByExpert {
+  static constexpr std::string_view kName = "GroupByExpert";
+  int64_t capacity = -1;
+  bool padded = false;
+  ConstTensorView experts;
+  TensorView loads, slots, tokens;
+
+  absl::Status Check(OperandChecker& check) const;
+  auto operands() { return std::tie(experts, loads, slots, tokens); }
+};
+
 // Sets logits_gradient [tokens, experts], of statistics, to the gradient of
 //   sum of weights_gradient * weights
-//       + sum of balance[s][e] * p[t][e] + sum of z_loss * l[t]^2
+//       + sum of b[s][e] * p[t][e] + sum of z_loss * l[t]^2
 // where p are the scores divided by their sum over all experts, l the logarithm
-// of the sum of exponentials of a token's logits, and s the token's sequence:
-// `balance` is [sequences, experts], statistics, each sequence of equally many
-// tokens, or [0, experts] (none). The choice of experts has no gradient.
+// of the sum of exponentials of a token's logits, s the token's sequence, and
+//   b[s][e] = balance * experts * loads[s][e] / (choices[s] * length[s]),
+//   choices[s] = sum over e of loads[s][e],  length[s] = choices[s] / per_token
+// `loads` is i64 [sequences, experts], each sequence of equally many tokens, or
+// [0, experts] (none). The choice of experts has no gradient.
 struct RouteGradient {
   static constexpr std::string_view kName = "RouteGradient";
   RouterOptions options;
-  ConstTensorView logits, experts, weights_gradient, balance;
+  ConstTensorView logits, experts, weights_gradient, loads;
+  double balance = 0;
   double z_loss = 0;
   TensorView logits_gradient;
 
   absl::Status Check(OperandChecker& check) const;
   auto operands() {
-    return std::tie(logits, experts, weights_gradient, balance,
-                    logits_gradient);
+    return std::tie(logits, experts, weights_gradient, loads, logits_gradient);
   }
 };
 
-using Router = OperationList<Route, RouteGradient>;
+using Router = OperationList<Route, GroupByExpert, RouteGradient>;
 
 }  // namespace op
 

@@ -630,20 +630,16 @@ void Run(CpuBackend& cpu, const op::CrossEntropyGradient& call) {
 
 void Run(CpuBackend& cpu, const op::Route& call) {
   RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
-           [&](IndexRange tokens) {
-             RouteTokens(call.options, tokens, call.logits, call.bias,
-                         call.weights, call.experts);
-           });
+           [&](IndexRange tokens) { RouteTokens(call, tokens); });
+}
+
+absl::Status Run(CpuBackend&, const op::GroupByExpert& call) {
+  return GroupRowsByExpert(call);
 }
 
 void Run(CpuBackend& cpu, const op::RouteGradient& call) {
   RunParts(*cpu.pool, call.logits.shape()[0], call.logits.shape()[1],
-           [&](IndexRange tokens) {
-             RouteTokensGradient(call.options, tokens, call.logits,
-                                 call.experts, call.weights_gradient,
-                                 call.balance, call.z_loss,
-                                 call.logits_gradient);
-           });
+           [&](IndexRange tokens) { RouteTokensGradient(call, tokens); });
 }
 
 void Run(CpuBackend& cpu, const op::ScaleRows& call) {

@@ -266,13 +266,15 @@ struct Everything {
         bias(StatisticsFor(dtype), {kExperts}),
         shares(StatisticsFor(dtype), {kRows, 3}),
         experts(DType::kI64, {kRows, 3}),
-        balance(StatisticsFor(dtype), {2, kExperts}),
+        loads(DType::kI64, {2, kExperts}),
+        slots(DType::kI64, {kRows * 3}),
+        tokens(DType::kI64, {kRows * 3}),
         logits_gradient(StatisticsFor(dtype), {kRows, kExperts}),
         scales(StatisticsFor(dtype), {kRows}),
         scales_gradient(StatisticsFor(dtype), {kRows}),
         scaled(dtype, {kRows, kWidth}) {
     for (TestTensor* tensor : {&x, &residual, &weight, &matrix, &query, &key,
-                               &sums, &logits, &bias, &balance, &scales}) {
+                               &sums, &logits, &bias, &scales}) {
       tensor->Randomise(random);
     }
     for (int64_t i = 0; i < kRows; ++i) {
@@ -320,9 +322,11 @@ struct Everything {
                                   .per_token = 3};
     status.Update(ops.Run(op::Route{router, logits.view(), bias.view(),
                                     shares.view(), experts.view()}));
+    status.Update(ops.Run(op::GroupByExpert{
+        -1, false, experts.view(), loads.view(), slots.view(), tokens.view()}));
     status.Update(ops.Run(
         op::RouteGradient{router, logits.view(), experts.view(), shares.view(),
-                          balance.view(), 0.1, logits_gradient.view()}));
+                          loads.view(), 0.3, 0.1, logits_gradient.view()}));
     status.Update(
         ops.Run(op::ScaleRows{scales.view(), x.view(), scaled.view()}));
     status.Update(
@@ -333,10 +337,27 @@ struct Everything {
 
   std::vector<std::vector<double>> Results() const {
     std::vector<std::vector<double>> results;
-    for (const TestTensor* tensor :
-         {&x, &y, &inverse, &sums, &product, &weight_gradient, &table, &output,
-          &log_sum_exp, &delta, &query_gradient, &key_gradient, &value_gradient,
-          &shares, &experts, &logits_gradient, &scaled, &scales_gradient}) {
+    for (const TestTensor* tensor : {&x,
+                                     &y,
+                                     &inverse,
+                                     &sums,
+                                     &product,
+                                     &weight_gradient,
+                                     &table,
+                                     &output,
+                                     &log_sum_exp,
+                                     &delta,
+                                     &query_gradient,
+                                     &key_gradient,
+                                     &value_gradient,
+                                     &shares,
+                                     &experts,
+                                     &loads,
+                                     &slots,
+                                     &tokens,
+                                     &logits_gradient,
+                                     &scaled,
+                                     &scales_gradient}) {
       results.push_back(tensor->values());
     }
     return results;
@@ -350,7 +371,8 @@ struct Everything {
   TestTensor query, key, output, log_sum_exp, delta;
   TestTensor query_gradient, key_gradient, value_gradient;
   TestTensor ids, table;
-  TestTensor logits, bias, shares, experts, balance, logits_gradient;
+  TestTensor logits, bias, shares, experts, loads, slots, tokens;
+  TestTensor logits_gradient;
   TestTensor scales, scales_gradient, scaled;
 };
 

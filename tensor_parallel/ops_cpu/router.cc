@@ -5,10 +5,15 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/dtype/dtype.h"
 #include "base/dtype/small_float.h"
+#include "base/tensor/tensor_view.h"
 
 namespace tessera::tensor_parallel::cpu {
 namespace {
@@ -148,48 +153,45 @@ void SetCandidates(const RouterOptions& options, const std::vector<S>& keys,
 }
 
 template <typename T>
-void RouteAs(const RouterOptions& options, IndexRange tokens,
-             const ConstTensorView& logits, const ConstTensorView& bias,
-             const TensorView& weights, const TensorView& experts) {
+void RouteAs(const op::Route& call, IndexRange tokens) {
   using S = StatisticOf<T>;
+  const RouterOptions& options = call.options;
   const int64_t k = options.per_token;
-  const S* const biases = bias.element_count() == 0 ? nullptr : DataOf<S>(bias);
-  std::vector<S> keys(static_cast<size_t>(logits.shape()[1]));
+  const S* const biases =
+      call.bias.element_count() == 0 ? nullptr : DataOf<S>(call.bias);
+  std::vector<S> keys(static_cast<size_t>(call.logits.shape()[1]));
   std::vector<int64_t> order;
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
-    const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
+    const Scores<S> scores = ScoresOf<T>(options.score, call.logits, t);
     for (size_t e = 0; e < keys.size(); ++e) {
       keys[e] = scores.key(e, biases, options.group_terms > 1);
     }
     SetCandidates(options, keys, order);
     SelectBest(keys, k, order);
-    int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
+    int64_t* const chosen = DataOf<int64_t>(call.experts) + t * k;
     std::copy_n(order.begin(), k, chosen);
     const S factor =
         static_cast<S>(options.scale) / DivisorOf(options, scores, chosen);
     for (int64_t i = 0; i < k; ++i) {
-      DataOf<S>(weights)[t * k + i] =
+      DataOf<S>(call.weights)[t * k + i] =
           factor * scores.score(static_cast<size_t>(chosen[i]));
     }
   }
 }
 
 template <typename T>
-void RouteGradientAs(const RouterOptions& options, IndexRange tokens,
-                     const ConstTensorView& logits,
-                     const ConstTensorView& experts,
-                     const ConstTensorView& weights_gradient,
-                     const ConstTensorView& balance, double z_loss,
-                     const TensorView& logits_gradient) {
+void RouteGradientAs(const op::RouteGradient& call, IndexRange tokens) {
   using S = StatisticOf<T>;
-  const int64_t k = options.per_token, count = logits.shape()[1];
-  const int64_t sequences = balance.shape()[0];
-  const int64_t length = sequences == 0 ? 1 : logits.shape()[0] / sequences;
+  const RouterOptions& options = call.options;
+  const int64_t k = options.per_token, count = call.logits.shape()[1];
+  const int64_t sequences = call.loads.shape()[0];
+  const int64_t length =
+      sequences == 0 ? 1 : call.logits.shape()[0] / sequences;
   std::vector<S> of_scores(static_cast<size_t>(count));
   for (int64_t t = tokens.begin; t < tokens.end; ++t) {
-    const Scores<S> scores = ScoresOf<T>(options.score, logits, t);
-    const int64_t* const chosen = DataOf<int64_t>(experts) + t * k;
-    const S* const g = DataOf<S>(weights_gradient) + t * k;
+    const Scores<S> scores = ScoresOf<T>(options.score, call.logits, t);
+    const int64_t* const chosen = DataOf<int64_t>(call.experts) + t * k;
+    const S* const g = DataOf<S>(call.weights_gradient) + t * k;
     // With weights w = scale * score / divisor: d/dscore of the sum of g * w.
     const S divisor = DivisorOf(options, scores, chosen);
     const S factor = static_cast<S>(options.scale) / divisor;
@@ -208,57 +210,98 @@ void RouteGradientAs(const RouterOptions& options, IndexRange tokens,
           factor * (options.normalise ? g[i] - mean : g[i]);
     }
     if (sequences > 0) {
-      const S* const b = DataOf<S>(balance) + t / length * count;
+      const int64_t* const n = DataOf<int64_t>(call.loads) + t / length * count;
+      const auto choices =
+          static_cast<double>(std::accumulate(n, n + count, int64_t{0}));
+      const double factor_of_loads =
+          call.balance * static_cast<double>(count * k) / (choices * choices);
+      const auto b = [&](int64_t e) {
+        return static_cast<S>(factor_of_loads * static_cast<double>(n[e]));
+      };
       S average = 0;
       for (int64_t e = 0; e < count; ++e) {
-        average += b[e] * scores.share(static_cast<size_t>(e));
+        average += b(e) * scores.share(static_cast<size_t>(e));
       }
       for (int64_t e = 0; e < count; ++e) {
-        of_scores[static_cast<size_t>(e)] += (b[e] - average) / scores.sum();
+        of_scores[static_cast<size_t>(e)] += (b(e) - average) / scores.sum();
       }
     }
-    S* const result = DataOf<S>(logits_gradient) + t * count;
+    S* const result = DataOf<S>(call.logits_gradient) + t * count;
     for (int64_t e = 0; e < count; ++e) {
       const auto at = static_cast<size_t>(e);
       result[e] = of_scores[at] * scores.Slope(at);
     }
-    if (z_loss == 0) continue;
+    if (call.z_loss == 0) continue;
     const S log_sum_exp = scores.LogSumExp();
-    const S z = static_cast<S>(2 * z_loss) * log_sum_exp;
+    const S z = static_cast<S>(2 * call.z_loss) * log_sum_exp;
     for (int64_t e = 0; e < count; ++e) {
       result[e] += z * scores.SoftmaxOf(static_cast<size_t>(e), log_sum_exp);
     }
   }
 }
 
-}  // namespace
-
-void RouteTokens(const RouterOptions& options, IndexRange tokens,
-                 const ConstTensorView& logits, const ConstTensorView& bias,
-                 const TensorView& weights, const TensorView& experts) {
-  const auto run = [&]<typename T>(std::type_identity<T>) {
-    RouteAs<T>(options, tokens, logits, bias, weights, experts);
-  };
-  if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
-  if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
-  if (logits.dtype() == DType::kF16) return run(std::type_identity<F16>{});
-  run(std::type_identity<BF16>{});
+// Calls run(std::type_identity<T>()) for the type T of `dtype`.
+template <typename Run>
+void ForType(DType dtype, const Run& run) {
+  if (dtype == DType::kF64) return run(std::type_identity<double>());
+  if (dtype == DType::kF32) return run(std::type_identity<float>());
+  if (dtype == DType::kF16) return run(std::type_identity<F16>());
+  run(std::type_identity<BF16>());
 }
 
-void RouteTokensGradient(const RouterOptions& options, IndexRange tokens,
-                         const ConstTensorView& logits,
-                         const ConstTensorView& experts,
-                         const ConstTensorView& weights_gradient,
-                         const ConstTensorView& balance, double z_loss,
-                         const TensorView& logits_gradient) {
-  const auto run = [&]<typename T>(std::type_identity<T>) {
-    RouteGradientAs<T>(options, tokens, logits, experts, weights_gradient,
-                       balance, z_loss, logits_gradient);
-  };
-  if (logits.dtype() == DType::kF64) return run(std::type_identity<double>{});
-  if (logits.dtype() == DType::kF32) return run(std::type_identity<float>{});
-  if (logits.dtype() == DType::kF16) return run(std::type_identity<F16>{});
-  run(std::type_identity<BF16>{});
+}  // namespace
+
+void RouteTokens(const op::Route& call, IndexRange tokens) {
+  ForType(call.logits.dtype(),
+          [&]<typename T>(std::type_identity<T>) { RouteAs<T>(call, tokens); });
+}
+
+void RouteTokensGradient(const op::RouteGradient& call, IndexRange tokens) {
+  ForType(call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
+    RouteGradientAs<T>(call, tokens);
+  });
+}
+
+absl::Status GroupRowsByExpert(const op::GroupByExpert& call) {
+  const std::span experts(DataOf<int64_t>(call.experts),
+                          static_cast<size_t>(call.experts.element_count()));
+  const int64_t count = call.loads.shape()[1];
+  const int64_t choices_of_sequence =
+      call.experts.element_count() /
+      std::max<int64_t>(call.loads.shape()[0], 1);
+  int64_t* const loads = DataOf<int64_t>(call.loads);
+  std::fill_n(loads, call.loads.element_count(), 0);
+  std::vector<int64_t> accepted(static_cast<size_t>(count));
+  for (size_t slot = 0; slot < experts.size(); ++slot) {
+    const int64_t expert = experts[slot];
+    if (expert < 0 || expert >= count) {
+      return absl::InternalError(
+          absl::StrCat("the router chose expert ", expert, " of ", count));
+    }
+    ++loads[static_cast<int64_t>(slot) / choices_of_sequence * count + expert];
+    ++accepted[static_cast<size_t>(expert)];
+  }
+  std::vector<int64_t> next(static_cast<size_t>(count)), end = next;
+  int64_t first = 0;
+  for (size_t e = 0; e < next.size(); ++e) {
+    const int64_t rows =
+        call.capacity < 0 ? accepted[e] : std::min(accepted[e], call.capacity);
+    next[e] = first;
+    end[e] = first + rows;
+    first += call.padded ? call.capacity : rows;
+  }
+  int64_t* const slots = DataOf<int64_t>(call.slots);
+  int64_t* const tokens = DataOf<int64_t>(call.tokens);
+  std::fill_n(slots, call.slots.element_count(), -1);
+  std::fill_n(tokens, call.tokens.element_count(), -1);
+  const int64_t k = call.experts.shape()[1];
+  for (size_t slot = 0; slot < experts.size(); ++slot) {
+    const auto expert = static_cast<size_t>(experts[slot]);
+    if (next[expert] == end[expert]) continue;
+    slots[next[expert]] = static_cast<int64_t>(slot);
+    tokens[next[expert]++] = static_cast<int64_t>(slot) / k;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tessera::tensor_parallel::cpu

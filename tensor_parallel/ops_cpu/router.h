@@ -1,23 +1,20 @@
-// The operations Route and RouteGradient of ops/ops.h on the CPU.
+// The operations of ops/router.h on the CPU.
 #ifndef TESSERA_TENSOR_PARALLEL_OPS_CPU_ROUTER_H_
 #define TESSERA_TENSOR_PARALLEL_OPS_CPU_ROUTER_H_
 
-#include "base/tensor/tensor_view.h"
+#include "absl/status/status.h"
 #include "tensor_parallel/ops/ops.h"
 #include "tensor_parallel/sharding/partition.h"
 
 namespace tessera::tensor_parallel::cpu {
 
-// Both process some of the tokens. The callers check the arguments.
-void RouteTokens(const RouterOptions& options, IndexRange tokens,
-                 const ConstTensorView& logits, const ConstTensorView& bias,
-                 const TensorView& weights, const TensorView& experts);
-void RouteTokensGradient(const RouterOptions& options, IndexRange tokens,
-                         const ConstTensorView& logits,
-                         const ConstTensorView& experts,
-                         const ConstTensorView& weights_gradient,
-                         const ConstTensorView& balance, double z_loss,
-                         const TensorView& logits_gradient);
+// Route and RouteGradient process some of the tokens. The callers check the
+// arguments.
+void RouteTokens(const op::Route& call, IndexRange tokens);
+void RouteTokensGradient(const op::RouteGradient& call, IndexRange tokens);
+
+// Internal if an expert does not exist.
+absl::Status GroupRowsByExpert(const op::GroupByExpert& call);
 
 }  // namespace tessera::tensor_parallel::cpu
 

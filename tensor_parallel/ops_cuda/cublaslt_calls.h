@@ -27,7 +27,8 @@ namespace tessera::tensor_parallel {
   CALL(cublasLtMatmulPreferenceDestroy) \
   CALL(cublasLtMatmulPreferenceSetAttribute) \
   CALL(cublasLtMatrixLayoutCreate) \
-  CALL(cublasLtMatrixLayoutDestroy)
+  CALL(cublasLtMatrixLayoutDestroy) \
+  CALL(cublasLtMatrixLayoutSetAttribute)
 // clang-format on
 
 #define TESSERA_CALL(name) inline decltype(&::name) name = nullptr;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -63,6 +64,13 @@ struct Matrix {
   }
 };
 
+// The distances in elements between the matrices of a batch of products.
+struct Steps {
+  int64_t first = 0, second = 0, result = 0;
+
+  friend bool operator==(const Steps&, const Steps&) = default;
+};
+
 // Products with equal keys use the same algorithm. Row-major c = op(a) op(b) is
 // column-major c^T = op(b)^T op(a)^T, so that our b is cuBLASLt's first factor.
 struct Product {
@@ -72,12 +80,15 @@ struct Product {
   Matrix first;
   Matrix second;
   Matrix result;
+  int32_t batch = 1;
+  Steps steps = {};
 
   friend bool operator==(const Product&, const Product&) = default;
   template <typename H>
   friend H AbslHashValue(H hash, const Product& p) {
     return H::combine(std::move(hash), p.transpose_first, p.transpose_second,
-                      p.fast, p.first, p.second, p.result);
+                      p.fast, p.first, p.second, p.result, p.batch,
+                      p.steps.first, p.steps.second, p.steps.result);
   }
 };
 
@@ -150,7 +161,8 @@ std::string Describe(const Product& product, double beta) {
   return absl::StrCat("Gemm of a ",
                       describe(product.second, product.transpose_second),
                       ", b ", describe(product.first, product.transpose_first),
-                      ", c ", describe(product.result, false), ", beta ", beta);
+                      ", c ", describe(product.result, false), ", beta ", beta,
+                      ", batch of ", product.batch);
 }
 
 struct DestroyLayout {
@@ -182,13 +194,25 @@ using Preference =
 using Handle =
     std::unique_ptr<std::remove_pointer_t<cublasLtHandle_t>, DestroyHandle>;
 
-absl::StatusOr<Layout> NewLayout(const Matrix& matrix, std::string_view what) {
-  cublasLtMatrixLayout_t layout = nullptr;
+absl::StatusOr<Layout> NewLayout(const Matrix& matrix, int32_t batch,
+                                 int64_t step, std::string_view what) {
+  cublasLtMatrixLayout_t raw = nullptr;
   TESSERA_RETURN_IF_ERROR(
-      CublasStatus(cublasLtMatrixLayoutCreate(&layout, matrix.type, matrix.rows,
+      CublasStatus(cublasLtMatrixLayoutCreate(&raw, matrix.type, matrix.rows,
                                               matrix.columns, matrix.stride),
                    what));
-  return Layout(layout);
+  Layout layout(raw);
+  if (batch == 1) return layout;
+  TESSERA_RETURN_IF_ERROR(CublasStatus(
+      cublasLtMatrixLayoutSetAttribute(raw, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                                       &batch, sizeof(batch)),
+      what));
+  TESSERA_RETURN_IF_ERROR(
+      CublasStatus(cublasLtMatrixLayoutSetAttribute(
+                       raw, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step,
+                       sizeof(step)),
+                   what));
+  return layout;
 }
 
 absl::StatusOr<ProductDescriptor> NewProductDescriptor(const Product& product,
@@ -278,9 +302,13 @@ absl::StatusOr<Plan> NewPlan(cublasLtHandle_t handle, const Product& product,
                              std::string_view what) {
   Plan plan;
   TESSERA_ASSIGN_OR_RETURN(plan.product, NewProductDescriptor(product, what));
-  TESSERA_ASSIGN_OR_RETURN(plan.first, NewLayout(product.first, what));
-  TESSERA_ASSIGN_OR_RETURN(plan.second, NewLayout(product.second, what));
-  TESSERA_ASSIGN_OR_RETURN(plan.result, NewLayout(product.result, what));
+  const int32_t batch = product.batch;
+  TESSERA_ASSIGN_OR_RETURN(
+      plan.first, NewLayout(product.first, batch, product.steps.first, what));
+  TESSERA_ASSIGN_OR_RETURN(plan.second, NewLayout(product.second, batch,
+                                                  product.steps.second, what));
+  TESSERA_ASSIGN_OR_RETURN(plan.result, NewLayout(product.result, batch,
+                                                  product.steps.result, what));
   TESSERA_ASSIGN_OR_RETURN(const Preference preference,
                            NewPreference(product, what));
   std::array<cublasLtMatmulHeuristicResult_t, 8> results;
@@ -313,29 +341,22 @@ class CublasLtGemm final : public CudaGemm {
                         c.shape()[1], c.strides()[0], c.data());
       return absl::OkStatus();
     }
-    Product product;
-    product.transpose_first = options.transpose_b;
-    product.transpose_second = options.transpose_a;
-    TESSERA_ASSIGN_OR_RETURN(product.first, MatrixOf(b));
-    TESSERA_ASSIGN_OR_RETURN(product.second, MatrixOf(a));
-    TESSERA_ASSIGN_OR_RETURN(product.result, MatrixOf(c));
-    TESSERA_ASSIGN_OR_RETURN(const Plan* const plan,
-                             PlanOf(product, options.beta));
-    const float alpha_f32 = static_cast<float>(options.alpha),
-                beta_f32 = static_cast<float>(options.beta);
-    const bool is_f64 = product.first.type == CUDA_R_64F;
-    const void* const alpha =
-        is_f64 ? static_cast<const void*>(&options.alpha) : &alpha_f32;
-    const void* const beta =
-        is_f64 ? static_cast<const void*>(&options.beta) : &beta_f32;
-    const cublasStatus_t status = cublasLtMatmul(
-        handle_.get(), plan->product.get(), alpha, b.data(), plan->first.get(),
-        a.data(), plan->second.get(), beta, c.data(), plan->result.get(),
-        c.data(), plan->result.get(), &plan->algorithm, workspace_.data(),
-        workspace_.size(), static_cast<cudaStream_t>(stream));
-    return status == CUBLAS_STATUS_SUCCESS
-               ? absl::OkStatus()
-               : CublasStatus(status, Describe(product, options.beta));
+    TESSERA_ASSIGN_OR_RETURN(const Product product,
+                             ProductOf(options, a, b, c));
+    return RunProduct(stream, options, a, b, c, product);
+  }
+
+  absl::Status RunBatch(KernelStream stream,
+                        std::span<const op::Gemm> products) override {
+    const op::Gemm& p = products.front();
+    if (p.options.alpha == 0) return CudaGemm::RunBatch(stream, products);
+    TESSERA_ASSIGN_OR_RETURN(Product batch,
+                             ProductOf(p.options, p.a, p.b, p.c));
+    batch.batch = static_cast<int32_t>(products.size());
+    batch.steps = {.first = StepBetween(p.b, products[1].b, batch.first),
+                   .second = StepBetween(p.a, products[1].a, batch.second),
+                   .result = StepBetween(p.c, products[1].c, batch.result)};
+    return RunProduct(stream, p.options, p.a, p.b, p.c, batch);
   }
 
   // Only the first matrix is transposed: Hopper supports fp8 products in no
@@ -374,6 +395,49 @@ class CublasLtGemm final : public CudaGemm {
   }
 
  private:
+  static absl::StatusOr<Product> ProductOf(const GemmOptions& options,
+                                           const ConstTensorView& a,
+                                           const ConstTensorView& b,
+                                           const TensorView& c) {
+    Product product;
+    product.transpose_first = options.transpose_b;
+    product.transpose_second = options.transpose_a;
+    TESSERA_ASSIGN_OR_RETURN(product.first, MatrixOf(b));
+    TESSERA_ASSIGN_OR_RETURN(product.second, MatrixOf(a));
+    TESSERA_ASSIGN_OR_RETURN(product.result, MatrixOf(c));
+    return product;
+  }
+
+  // The distance in elements; `matrix`, of both, becomes as aligned as both
+  // are.
+  static int64_t StepBetween(const ConstTensorView& one,
+                             const ConstTensorView& next, Matrix& matrix) {
+    matrix.alignment = std::min(matrix.alignment, AlignmentOf(next.data()));
+    return (next.data() - one.data()) / SizeInBytes(one.dtype());
+  }
+
+  absl::Status RunProduct(KernelStream stream, const GemmOptions& options,
+                          const ConstTensorView& a, const ConstTensorView& b,
+                          const TensorView& c, const Product& product) {
+    TESSERA_ASSIGN_OR_RETURN(const Plan* const plan,
+                             PlanOf(product, options.beta));
+    const float alpha_f32 = static_cast<float>(options.alpha),
+                beta_f32 = static_cast<float>(options.beta);
+    const bool is_f64 = product.first.type == CUDA_R_64F;
+    const void* const alpha =
+        is_f64 ? static_cast<const void*>(&options.alpha) : &alpha_f32;
+    const void* const beta =
+        is_f64 ? static_cast<const void*>(&options.beta) : &beta_f32;
+    const cublasStatus_t status = cublasLtMatmul(
+        handle_.get(), plan->product.get(), alpha, b.data(), plan->first.get(),
+        a.data(), plan->second.get(), beta, c.data(), plan->result.get(),
+        c.data(), plan->result.get(), &plan->algorithm, workspace_.data(),
+        workspace_.size(), static_cast<cudaStream_t>(stream));
+    return status == CUBLAS_STATUS_SUCCESS
+               ? absl::OkStatus()
+               : CublasStatus(status, Describe(product, options.beta));
+  }
+
   // Asks for heuristics once for each product.
   absl::StatusOr<const Plan*> PlanOf(const Product& product, double beta) {
     const auto found = plans_.find(product);

@@ -3,11 +3,14 @@
 // cuBLASLt computes products (gemm.h). cuDNN computes attention in bf16 if it
 // has a plan for the block (cudnn_attention.h); otherwise our own kernels do
 // (attention.h). All other kernels are in the .cu files of this package.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,7 +46,14 @@ absl::Status Run(CudaBackend& cuda, const op::Gemm& call) {
 }
 
 absl::Status Run(CudaBackend& cuda, const op::GroupedGemm& call) {
-  for (const op::Gemm& product : call.Products()) {
+  const std::vector<op::Gemm> products = call.Products();
+  const bool is_batch =
+      products.size() > 1 && products.size() == call.rows.size() &&
+      std::ranges::count(call.rows, call.rows[0]) == std::ssize(call.rows);
+  if (is_batch && products[0].a.element_count() > 0) {
+    return cuda.libraries->gemm->RunBatch(cuda.stream, products);
+  }
+  for (const op::Gemm& product : products) {
     TESSERA_RETURN_IF_ERROR(Run(cuda, product));
   }
   return absl::OkStatus();

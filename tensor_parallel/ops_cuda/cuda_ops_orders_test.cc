@@ -381,6 +381,38 @@ absl::Status RunSinks(Ops& ops, Operands& x) {
       op::SinkGradients{sinks, sums, x.New(x.statistics(), {90, 7}).view()});
 }
 
+// Two sequences with a choice of 5 experts for each of their tokens, in several
+// turns of a block; with and without padding.
+absl::Status RunGroupByExpert(Ops& ops, Operands& x) {
+  const int64_t tokens = 600, k = 3;
+  const std::vector<int64_t> experts = x.Numbers(tokens * k, 0, 5);
+  for (const bool padded : {false, true}) {
+    const int64_t rows = padded ? 5 * 350 : tokens * k;
+    TESSERA_RETURN_IF_ERROR(ops.Run(op::GroupByExpert{
+        350, padded, *ListOf(experts).Reshape({{tokens, k}}),
+        x.New(DType::kI64, {2, 5}).view(), x.New(DType::kI64, {rows}).view(),
+        x.New(DType::kI64, {rows}).view()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunRoute(Ops& ops, Operands& x) {
+  const RouterOptions options = {
+      .per_token = 3, .groups = 4, .groups_per_token = 2};
+  const TensorView logits = x.New(x.statistics(), {90, 40}).view();
+  const TensorView weights = x.New(x.statistics(), {90, 3}).view();
+  const TensorView experts = x.New(DType::kI64, {90, 3}).view();
+  const TensorView loads = x.New(DType::kI64, {2, 40}).view();
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::Route{
+      options, logits, x.New(x.statistics(), {40}).view(), weights, experts}));
+  TESSERA_RETURN_IF_ERROR(ops.Run(op::GroupByExpert{
+      -1, false, experts, loads, x.New(DType::kI64, {270}).view(),
+      x.New(DType::kI64, {270}).view()}));
+  return ops.Run(op::RouteGradient{options, logits, experts, weights, loads,
+                                   0.3, 0.1,
+                                   x.New(x.statistics(), {90, 40}).view()});
+}
+
 const OpsCase kCases[] = {
     {"Gemm", false, RunGemm},       {"CastTranspose", true, RunCastTranspose},
     {"GemmFp8", false, RunGemmFp8}, {"UpdateScales", true, RunUpdateScales},
@@ -392,7 +424,8 @@ const OpsCase kCases[] = {
     {"Rotate", true, RunRotate},    {"GatherRows", true, RunGatherRows},
     {"AddRows", true, RunAddRows},  {"CrossEntropy", false, RunCrossEntropy},
     {"Sum", true, RunSum},          {"Attention", false, RunAttention},
-    {"Sinks", false, RunSinks},
+    {"Sinks", false, RunSinks},     {"GroupByExpert", true, RunGroupByExpert},
+    {"Route", false, RunRoute},
 };
 
 // The cases whose operations round each value once, so that they have the bits

@@ -9,11 +9,13 @@
 #define TESSERA_TENSOR_PARALLEL_OPS_CUDA_GEMM_H_
 
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda/stream.h"
 #include "base/device/device.h"
+#include "base/status_macros.h"
 #include "base/tensor/tensor_view.h"
 #include "tensor_parallel/ops/ops.h"
 
@@ -38,6 +40,16 @@ class CudaGemm {
   virtual absl::Status Run(KernelStream stream, const GemmOptions& options,
                            const ConstTensorView& a, const ConstTensorView& b,
                            const TensorView& c) = 0;
+
+  // Runs products whose operands have equal options, types, shapes and strides,
+  // none of them empty, and equal distances in memory: one call of cuBLASLt.
+  virtual absl::Status RunBatch(KernelStream stream,
+                                std::span<const op::Gemm> products) {
+    for (const op::Gemm& p : products) {
+      TESSERA_RETURN_IF_ERROR(Run(stream, p.options, p.a, p.b, p.c));
+    }
+    return absl::OkStatus();
+  }
 
   // GemmFp8 of ops/ops.h, accumulated in f32 (with `fast`, in the precision of
   // the tensor cores) and rounded once. Preconditions, which cuda_kernels.cc

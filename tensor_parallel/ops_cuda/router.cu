@@ -1,5 +1,7 @@
-// Kernels of Route, RouteGradient, ScaleRows and ScaleRowsGradient. A
-// warp has a token, or a row.
+// Kernels of Route, GroupByExpert, RouteGradient, ScaleRows and
+// ScaleRowsGradient. A warp has a token, or a row; in GroupByExpert, where it
+// has a sequence and an expert, and a block an expert, results are integers
+// that do not depend on the order of threads.
 
 #include <cstdint>
 #include <type_traits>
@@ -221,8 +223,8 @@ __global__ void __launch_bounds__(kThreads, 1)
                         const T* __restrict__ logits, int64_t stride,
                         const int64_t* __restrict__ experts,
                         const StatisticOf<T>* __restrict__ weights_gradient,
-                        const StatisticOf<T>* __restrict__ balance,
-                        int64_t length, double z_loss,
+                        const int64_t* __restrict__ loads, int64_t length,
+                        double balance, double z_loss,
                         StatisticOf<T>* __restrict__ logits_gradient) {
   using S = StatisticOf<T>;
   const int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -245,13 +247,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   const S factor = static_cast<S>(router.scale) * inverse;
   const S mean = products * inverse;
   const S of_all = !router.normalise && !router.sigmoid ? -mean * factor : S{0};
-  const S* const b =
-      balance == nullptr ? nullptr : balance + token / length * router.experts;
+  const int64_t* const n =
+      loads == nullptr ? nullptr : loads + token / length * router.experts;
   const S of_sum = Reciprocal(scores.sum);
-  S average = 0;
-  if (b != nullptr) {
+  S of_load = 0, average = 0;
+  if (n != nullptr) {
+    S choices = 0;
     for (int64_t e = lane; e < router.experts; e += 32) {
-      average += b[e] * (scores.Of(e) * of_sum);
+      choices += static_cast<S>(n[e]);
+    }
+    const S of_choices = Reciprocal(WarpReduce(choices, SumOf<S>()));
+    of_load =
+        static_cast<S>(balance * static_cast<double>(router.experts * k)) *
+        of_choices * of_choices;
+    for (int64_t e = lane; e < router.experts; e += 32) {
+      average += of_load * static_cast<S>(n[e]) * (scores.Of(e) * of_sum);
     }
     average = WarpReduce(average, SumOf<S>());
   }
@@ -272,12 +282,106 @@ __global__ void __launch_bounds__(kThreads, 1)
         of_score += factor * (router.normalise ? g[i] - mean : g[i]);
       }
     }
-    if (b != nullptr) of_score += (b[e] - average) * of_sum;
+    if (n != nullptr) {
+      of_score += (of_load * static_cast<S>(n[e]) - average) * of_sum;
+    }
     S result = of_score * scores.Slope(scores.Of(e));
     if (z_loss != 0) {
       result += z * Exp(static_cast<S>(scores.logits[e]) - log_sum_exp);
     }
     logits_gradient[token * router.experts + e] = result;
+  }
+}
+
+// loads[s][e] = how often the `choices` choices of sequence s have expert e.
+__global__ void __launch_bounds__(kThreads, 1)
+    CountChoicesKernel(int64_t sequences, int64_t experts, int64_t choices,
+                       const int64_t* __restrict__ chosen,
+                       int64_t* __restrict__ loads) {
+  const int64_t at = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (at >= sequences * experts) return;
+  const int64_t* const of_sequence = chosen + at / experts * choices;
+  const int64_t expert = at % experts;
+  int64_t count = 0;
+  for (int64_t i = threadIdx.x % 32; i < choices; i += 32) {
+    if (of_sequence[i] == expert) ++count;
+  }
+  count = WarpReduce(count, SumOf<int64_t>());
+  if (threadIdx.x % 32 == 0) loads[at] = count;
+}
+
+// GroupByExpert as a kernel uses it; without a limit the capacity is the number
+// of choices.
+struct Grouping {
+  int64_t capacity, choices, per_token, experts, sequences, rows;
+  bool padded;
+};
+
+// The number of rows of a block's lanes before this one. `slots` is shared
+// memory of kWarps values; `total` becomes the number of rows of all.
+__device__ int64_t RowsBefore(int64_t rows, int64_t* slots, int64_t& total) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  int64_t scanned = rows;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const int64_t other = __shfl_up_sync(kAllLanes, scanned, distance);
+    if (lane >= distance) scanned += other;
+  }
+  __syncthreads();  // The values of an earlier call have been read.
+  if (lane == 31) slots[threadIdx.x / 32] = scanned;
+  __syncthreads();
+  int64_t before = scanned - rows;
+  total = 0;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp < static_cast<int>(threadIdx.x / 32)) before += slots[warp];
+    total += slots[warp];
+  }
+  return before;
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    GroupByExpertKernel(Grouping g, const int64_t* __restrict__ chosen,
+                        const int64_t* __restrict__ loads,
+                        int64_t* __restrict__ slots,
+                        int64_t* __restrict__ tokens) {
+  constexpr int64_t kPerThread = 4;
+  TESSERA_SHARED(int64_t, of_warps, kWarps);
+  const int64_t expert = blockIdx.x;
+  int64_t earlier = 0, first = expert * g.capacity;
+  for (int64_t e = threadIdx.x; e < expert; e += kThreads) {
+    int64_t load = 0;
+    for (int64_t s = 0; s < g.sequences; ++s) load += loads[s * g.experts + e];
+    earlier += load < g.capacity ? load : g.capacity;
+  }
+  int64_t total;
+  RowsBefore(earlier, of_warps, total);
+  if (!g.padded) first = total;
+  const int64_t end = first + g.capacity;
+  int64_t next = first;
+  for (int64_t base = 0; base < g.choices && next < end;
+       base += kThreads * kPerThread) {
+    const int64_t begin = base + int64_t{threadIdx.x} * kPerThread;
+    const auto is_mine = [&](int64_t i) {
+      return i < g.choices && chosen[i] == expert;
+    };
+    int64_t mine = 0;
+    for (int64_t i = begin; i < begin + kPerThread; ++i) mine += is_mine(i);
+    int64_t row = next + RowsBefore(mine, of_warps, total);
+    for (int64_t i = begin; i < begin + kPerThread && mine > 0; ++i) {
+      if (!is_mine(i)) continue;
+      if (row < end) {
+        slots[row] = i;
+        tokens[row] = i / g.per_token;
+      }
+      ++row;
+    }
+    next += total;
+  }
+  // The rows without a choice.
+  int64_t last = g.padded ? end : expert == g.experts - 1 ? g.rows : 0;
+  for (int64_t row = (next < end ? next : end) + threadIdx.x; row < last;
+       row += kThreads) {
+    slots[row] = -1;
+    tokens[row] = -1;
   }
 }
 
@@ -350,9 +454,34 @@ absl::Status Run(CudaBackend& cuda, const op::Route& call) {
       });
 }
 
+absl::Status Run(CudaBackend& cuda, const op::GroupByExpert& call) {
+  const int64_t choices = call.experts.element_count();
+  const Grouping grouping = {
+      .capacity = call.capacity < 0 ? choices : call.capacity,
+      .choices = choices,
+      .per_token = call.experts.shape()[1],
+      .experts = call.loads.shape()[1],
+      .sequences = call.loads.shape()[0],
+      .rows = call.slots.element_count(),
+      .padded = call.padded};
+  if (grouping.experts == 0) return absl::OkStatus();
+  if (grouping.sequences > 0) {
+    Launch(CountChoicesKernel,
+           BlocksOfWarps(grouping.sequences * grouping.experts), kThreads, 0,
+           cuda.stream, grouping.sequences, grouping.experts,
+           choices / grouping.sequences, DataOf<int64_t>(call.experts),
+           DataOf<int64_t>(call.loads));
+  }
+  Launch(GroupByExpertKernel, static_cast<unsigned>(grouping.experts), kThreads,
+         0, cuda.stream, grouping, DataOf<int64_t>(call.experts),
+         DataOf<int64_t>(call.loads), DataOf<int64_t>(call.slots),
+         DataOf<int64_t>(call.tokens));
+  return absl::OkStatus();
+}
+
 absl::Status Run(CudaBackend& cuda, const op::RouteGradient& call) {
   const int64_t tokens = call.logits.shape()[0],
-                sequences = call.balance.shape()[0];
+                sequences = call.loads.shape()[0];
   if (tokens == 0) return absl::OkStatus();
   return ForComputedType(
       call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
@@ -361,9 +490,9 @@ absl::Status Run(CudaBackend& cuda, const op::RouteGradient& call) {
                cuda.stream, ParametersOf(call.options, call.logits.shape()[1]),
                tokens, DataOf<T>(call.logits), call.logits.strides()[0],
                DataOf<int64_t>(call.experts), DataOf<S>(call.weights_gradient),
-               sequences == 0 ? nullptr : DataOf<S>(call.balance),
-               sequences == 0 ? int64_t{1} : tokens / sequences, call.z_loss,
-               DataOf<S>(call.logits_gradient));
+               sequences == 0 ? nullptr : DataOf<int64_t>(call.loads),
+               sequences == 0 ? int64_t{1} : tokens / sequences, call.balance,
+               call.z_loss, DataOf<S>(call.logits_gradient));
         return absl::OkStatus();
       });
 }
@@ -398,7 +527,8 @@ absl::Status Run(CudaBackend& cuda, const op::ScaleRowsGradient& call) {
 }
 
 void AddRouterKernels(CudaKernelTable& table) {
-  table.Add<op::Route, op::RouteGradient, op::ScaleRows, op::ScaleRowsGradient>(
+  table.Add<op::Route, op::GroupByExpert, op::RouteGradient, op::ScaleRows,
+            op::ScaleRowsGradient>(
       [](CudaBackend& cuda, const auto& call) { return Run(cuda, call); });
 }
 

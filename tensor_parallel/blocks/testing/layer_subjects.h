@@ -111,6 +111,8 @@ struct Setting {
         .shared_hidden = sigmoid ? options.hidden + 1 : 0,
         .balance = options.balance ? 0.3 : 0,
         .z_loss = options.balance ? 0.05 : 0,
+        .capacity = options.capacity,
+        .padded = options.padded,
         .dtype = options.dtype,
         .lora = lora()};
   }

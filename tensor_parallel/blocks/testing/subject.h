@@ -58,6 +58,8 @@ struct SubjectOptions {
   // For mixtures, which have 8 experts: adds the balance terms to the
   // gradients.
   bool balance = false;
+  double capacity = 0;
+  bool padded = false;
   RouterScore score = RouterScore::kSoftmax;
   // Sinks; for mixtures clamped gates, and biases of routers and experts.
   bool like_gpt_oss = false;

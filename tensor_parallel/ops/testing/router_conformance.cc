@@ -178,8 +178,8 @@ TEST_P(OpsConformanceTest, RouteTakesTheFirstOfEqualExpertsAndNaNLast) {
 double Objective(const Case& c, const std::vector<double>& logits,
                  const std::vector<int64_t>& experts,
                  const std::vector<double>& weights_gradient,
-                 const std::vector<double>& balance, int64_t sequences,
-                 double z_loss) {
+                 const std::vector<int64_t>& loads, int64_t sequences,
+                 double balance, double z_loss) {
   double sum = 0;
   const std::vector<double> weights = WeightsOf(c, logits, experts);
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -193,7 +193,13 @@ double Objective(const Case& c, const std::vector<double>& logits,
       exponentials += std::exp(logits[t * c.experts + e]);
       if (sequences > 0) {
         const int64_t s = t / (c.tokens / sequences);
-        sum += balance[s * c.experts + e] * scores[e] / all;
+        const auto begin = loads.begin() + s * c.experts;
+        const auto choices = static_cast<double>(
+            std::accumulate(begin, begin + c.experts, int64_t{0}));
+        const double length =
+            choices / static_cast<double>(c.options.per_token);
+        sum += balance * static_cast<double>(c.experts * begin[e]) /
+               (choices * length) * scores[e] / all;
       }
     }
     sum += z_loss * std::log(exponentials) * std::log(exponentials);
@@ -212,26 +218,30 @@ TEST_P(OpsConformanceTest, RouteGradientIsTheSlopeOfWeightsBalanceAndZLoss) {
         TestTensor logits(dtype, {c.tokens, c.experts}, 3);
         TestTensor weights(dtype, {c.tokens, k}), none(dtype, {0});
         TestTensor weights_gradient(dtype, {c.tokens, k});
-        TestTensor balance(dtype, {sequences, c.experts});
+        constexpr double kBalance = 0.7;
+        std::vector<int64_t> loads(sequences * c.experts);
+        for (int64_t& load : loads)
+          load = 1 + static_cast<int64_t>(random() % 9);
         TestTensor gradient(dtype, {c.tokens, c.experts});
         std::vector<int64_t> experts(c.tokens * k);
         logits.Randomise(random);
         weights_gradient.Randomise(random);
-        balance.Randomise(random);
         const TensorView ids =
             *TensorView::Of(std::span(experts), {{c.tokens, k}});
+        const TensorView counts =
+            *TensorView::Of(std::span(loads), {{sequences, c.experts}});
         TESSERA_ASSERT_OK(ops().Run(op::Route{
             c.options, logits.view(), none.view(), weights.view(), ids}));
         TESSERA_ASSERT_OK(ops().Run(op::RouteGradient{
-            c.options, logits.view(), ids, weights_gradient.view(),
-            balance.view(), z_loss, gradient.view()}));
+            c.options, logits.view(), ids, weights_gradient.view(), counts,
+            kBalance, z_loss, gradient.view()}));
         std::vector<double> values = logits.values(), expected;
         for (double& value : values) {
           const double middle = value;
           const auto at = [&](double offset) {
             value = middle + offset;
             return Objective(c, values, experts, weights_gradient.values(),
-                             balance.values(), sequences, z_loss);
+                             loads, sequences, kBalance, z_loss);
           };
           constexpr double kStep = 1e-3;
           const double near = at(kStep) - at(-kStep);
@@ -247,6 +257,106 @@ TEST_P(OpsConformanceTest, RouteGradientIsTheSlopeOfWeightsBalanceAndZLoss) {
       }
     }
   }
+}
+
+struct Groups {
+  std::vector<int64_t> loads, slots, tokens;
+};
+
+// GroupByExpert by one search for each expert.
+Groups GroupsOf(const std::vector<int64_t>& experts, int64_t per_token,
+                int64_t count, int64_t sequences, int64_t capacity,
+                bool padded) {
+  const auto choices = static_cast<int64_t>(experts.size());
+  Groups groups;
+  groups.loads.resize(sequences * count);
+  for (int64_t i = 0; i < choices; ++i) {
+    ++groups.loads[i / (choices / sequences) * count + experts[i]];
+  }
+  for (int64_t e = 0; e < count; ++e) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < choices; ++i) {
+      if (experts[i] != e || rows == capacity) continue;
+      groups.slots.push_back(i);
+      groups.tokens.push_back(i / per_token);
+      ++rows;
+    }
+    for (; padded && rows < capacity; ++rows) {
+      groups.slots.push_back(-1);
+      groups.tokens.push_back(-1);
+    }
+  }
+  if (!padded) {
+    groups.slots.resize(experts.size(), -1);
+    groups.tokens.resize(experts.size(), -1);
+  }
+  return groups;
+}
+
+TEST_P(OpsConformanceTest, GroupByExpertIsAStableSort) {
+  std::mt19937_64 random(14);
+  for (const auto& [sequences, length, per_token, count] :
+       std::vector<std::array<int64_t, 4>>{{0, 0, 2, 3},
+                                           {1, 1, 1, 1},
+                                           {3, 5, 2, 7},
+                                           {2, 700, 3, 40},
+                                           {1, 33, 4, 300}}) {
+    const int64_t tokens = sequences * length;
+    std::vector<int64_t> experts(tokens * per_token);
+    for (int64_t& expert : experts) {  // Some experts have most of the rows.
+      expert = static_cast<int64_t>(random() % (1 + random() % count));
+    }
+    for (const auto& [capacity, padded] :
+         std::vector<std::pair<int64_t, bool>>{{-1, false},
+                                               {0, false},
+                                               {3, false},
+                                               {0, true},
+                                               {3, true},
+                                               {tokens, true}}) {
+      const Groups expected =
+          GroupsOf(experts, per_token, count, sequences, capacity, padded);
+      const int64_t rows = static_cast<int64_t>(expected.slots.size());
+      Groups actual = {.loads = std::vector<int64_t>(sequences * count, 9),
+                       .slots = std::vector<int64_t>(rows, 9),
+                       .tokens = std::vector<int64_t>(rows, 9)};
+      TESSERA_ASSERT_OK(ops().Run(op::GroupByExpert{
+          capacity, padded,
+          *TensorView::Of(std::span(experts), {{tokens, per_token}}),
+          *TensorView::Of(std::span(actual.loads), {{sequences, count}}),
+          *TensorView::Of(std::span(actual.slots), {{rows}}),
+          *TensorView::Of(std::span(actual.tokens), {{rows}})}));
+      EXPECT_EQ(actual.loads, expected.loads);
+      EXPECT_EQ(actual.slots, expected.slots);
+      EXPECT_EQ(actual.tokens, expected.tokens);
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, GroupByExpertRejectsInvalidOperands) {
+  std::vector<int64_t> numbers(12);
+  const auto list = [&](std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    return *TensorView::Of(std::span(numbers).first(count), shape);
+  };
+  const auto group = [&](op::GroupByExpert call) {
+    return ops().Run(std::move(call));
+  };
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(
+      group({-1, false, list({4, 2}), list({3, 2}), list({8}), list({8})}),
+      refused("GroupByExpert: \"loads\" is of 3 sequences of 4 tokens; "
+              "give a number that divides them."));
+  EXPECT_THAT(
+      group({-1, true, list({4, 2}), list({2, 2}), list({8}), list({8})}),
+      refused("GroupByExpert: padded rows need a capacity of at least 0."));
+  EXPECT_THAT(
+      group({3, true, list({4, 2}), list({2, 2}), list({8}), list({6})}),
+      refused("GroupByExpert: \"slots\" has 8 numbers; it should have 6"));
+  EXPECT_THAT(group({-1, false, list({8}), list({2, 2}), list({8}), list({8})}),
+              refused("should be matrices"));
 }
 
 TEST_P(OpsConformanceTest, ScaleRowsAndItsGradient) {
@@ -294,8 +404,8 @@ TEST_P(OpsConformanceTest, ScaleRowsAndItsGradient) {
 TEST_P(OpsConformanceTest, RouterRefusesWhatDoesNotFit) {
   const TestTensor logits(DType::kF32, {4, 3}), none(DType::kF32, {0});
   const TestTensor weights(DType::kF32, {4, 2}), wide(DType::kF32, {4, 4});
-  const TestTensor balance(DType::kF32, {3, 3}), slopes(DType::kF32, {4, 3});
-  std::vector<int64_t> experts(8), many(16);
+  const TestTensor slopes(DType::kF32, {4, 3});
+  std::vector<int64_t> experts(8), many(16), loads(9);
   const TensorView ids = *TensorView::Of(std::span(experts), {{4, 2}});
   const TensorView more = *TensorView::Of(std::span(many), {{4, 4}});
   const auto refused = [](const char* text) {
@@ -334,10 +444,11 @@ TEST_P(OpsConformanceTest, RouterRefusesWhatDoesNotFit) {
                                   logits.view(),
                                   ids,
                                   weights.view(),
-                                  balance.view(),
+                                  *TensorView::Of(std::span(loads), {{3, 3}}),
+                                  0,
                                   0,
                                   slopes.view()}),
-      refused("RouteGradient: \"balance\" is of 3 sequences of 4 tokens"));
+      refused("RouteGradient: \"loads\" is of 3 sequences of 4 tokens"));
   EXPECT_THAT(
       ops().Run(op::ScaleRows{none.view(), weights.view(), weights.view()}),
       refused("ScaleRows: \"scales\" has shape [0]"));

@@ -181,6 +181,8 @@ absl::Status LlamaLayers::CreateBlock(size_t window) {
   tp::TransformerBlockOptions block = BlockOptionsOf(options_, layer);
   block.attention.fp8 = fp8_;
   block.borrows_tensors = true;
+  // On the CPU the host knows the routing, and zeros would cost time.
+  block.moe.padded = block.moe.capacity > 0 && !tensor_.queue().is_immediate();
   TESSERA_ASSIGN_OR_RETURN(
       tp::TransformerBlock made,
       tp::TransformerBlock::Create(tensor_, context_, block, experts_));

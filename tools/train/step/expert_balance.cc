@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/status_macros.h"
 
@@ -20,10 +21,17 @@ absl::Status ExpertBalance::Count(collectives::Communicator& data,
   loads_.assign(static_cast<size_t>(layers_.options().model.layers * experts()),
                 0);
   if (loads_.empty()) return absl::OkStatus();
+  bool waited = false;
   for (size_t window = 0; window < layers_.numbers().size(); ++window) {
     tp::MoeMlp* const moe = MoeOf(window);
     if (moe == nullptr) continue;
-    std::copy(moe->loads().begin(), moe->loads().end(),
+    // One wait for the loads of all layers and micro-batches.
+    if (!std::exchange(waited, true)) {
+      TESSERA_RETURN_IF_ERROR(layers_.tensor().queue().Synchronize());
+    }
+    TESSERA_ASSIGN_OR_RETURN(const std::span<const int64_t> loads,
+                             moe->Loads());
+    std::copy(loads.begin(), loads.end(),
               loads_.begin() + (layers_.numbers()[window] - 1) * experts());
     moe->ClearLoads();
   }

@@ -102,6 +102,8 @@ void SetArchitecture(std::string_view architecture, RunOptions& options) {
                      .dense_layers = 1,
                      .scale = 1.5};
     options.router_bias_rate = 0.01;
+    // For all tokens: devices pad the rows of experts, and nothing is dropped.
+    options.expert_capacity = 8 / 3.0;
   } else if (architecture == "gemma") {
     model.architecture = model_files::Architecture::kGemma;
   } else if (architecture == "gemma2") {

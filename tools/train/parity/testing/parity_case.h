@@ -84,14 +84,14 @@ struct ParityCase {
   // llama, llama3.1 (scaled rotary frequencies, all biases), mistral (a
   // window), qwen2 (biases of queries, keys and values), qwen3 (norms of heads,
   // a window in some layers), mixtral (4 experts, softmax, balance), dots1 (8
-  // experts, sigmoid, biases that move, a shared one, a layer without), gemma
-  // experts, sigmoid, biases that move, a shared one, a layer without), gemma
-  // (GELU, a scaled embedding), gemma2 (norms of outputs, caps, windows in two
-  // of three layers), olmo2 (norms of outputs alone, norms of all heads
-  // together), smollm3 (a layer without rotary positions, yarn), gpt_oss
-  // (sinks, 4 experts with biases, clamps, windows in two of three layers,
-  // yarn), deepseek2 (latent attention, groups of experts), deepseek3 (the same
-  // with a latent vector of queries, sigmoids, biases that move, yarn)
+  // experts, sigmoid, biases that move, a shared one, a layer without, a
+  // capacity for all tokens), gemma (GELU, a scaled embedding), gemma2 (norms
+  // of outputs, caps, windows in two of three layers), olmo2 (norms of outputs
+  // alone, norms of all heads together), smollm3 (a layer without rotary
+  // positions, yarn), gpt_oss (sinks, 4 experts with biases, clamps, windows in
+  // two of three layers, yarn), deepseek2 (latent attention, groups of
+  // experts), deepseek3 (the same with a latent vector of queries, sigmoids,
+  // biases that move, yarn)
   std::string architecture = "llama";
   // Tokens attend only to their own document; a frequent letter ends it.
   bool documents = false;

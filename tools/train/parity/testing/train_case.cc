@@ -89,7 +89,8 @@ struct StepAllowance {
 // The host waits for its device once per step, for the norm (a second time if
 // experts have a separate state), and the device allocates no memory. An
 // optimizer on the host also waits for the gradients, which may be later than
-// the norm. Each routing of a mixture waits for the selected experts. If
+// the norm. Mixtures wait once per step for the loads of their experts, and
+// without a capacity once per routing for the number of rows of each expert. If
 // experts receive more rows than before, the memory of these rows and the block
 // of a tier grow, after another wait.
 StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
@@ -109,6 +110,7 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
   if (options.dpo_beta) allowance.waits += micro_batches;
   const bool routes_again =
       options.recompute == tensor_parallel::Recompute::kFull;
+  bool counts_loads = false;
   for (const auto& part : rank.model().parts()) {
     for (const auto* parameter : part.parameters) {
       if (options.state.optimizer_tier != nullptr) {
@@ -119,11 +121,14 @@ StepAllowance AllowanceOf(TrainRank& rank, const RunOptions& options) {
         allowance.waits += is_clipped ? 2 : 1;
       }
       if (!parameter->name().ends_with("router.weight")) continue;
+      counts_loads = true;
+      if (options.expert_capacity > 0) continue;
       allowance.waits += micro_batches * (routes_again ? 2 : 1);
       if (options.activation_tier != nullptr) allowance.waits += micro_batches;
       allowance.grows = true;
     }
   }
+  if (counts_loads) ++allowance.waits;
   return allowance;
 }
 

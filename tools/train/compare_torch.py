@@ -54,7 +54,10 @@ def compare(args, model, dtype, micro_batch, threads):
     ours = Peer([args.binary, f"--model={model}", "--on_request", *flags])
     config = ours.read()["config"]
     script = pathlib.Path(__file__).with_name("torch_step.py")
-    theirs = Peer([args.python, script, f"--config={json.dumps(config)}", *flags])
+    compiled = ["--compile"] if args.compile else []
+    theirs = Peer(
+        [args.python, script, f"--config={json.dumps(config)}", *compiled, *flags]
+    )
     theirs.read()
     rates = ([], [])
     for _ in range(args.rounds):
@@ -84,6 +87,7 @@ def main():
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--binary", default="bazel-bin/tools/train/step_benchmark")
     args = parser.parse_args()

@@ -96,6 +96,7 @@ def main():
     parser.add_argument("--micro_batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
@@ -103,6 +104,8 @@ def main():
     model = Llama(c, args.length)
     if args.dtype == "bf16":
         model.to(torch.bfloat16)
+    if args.compile:
+        model = torch.compile(model)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )

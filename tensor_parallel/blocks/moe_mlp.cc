@@ -1000,6 +1000,14 @@ absl::Status MoeMlp::FinishGradients() {
   return groups_.tensor.SumOver(router_.gradient());
 }
 
+absl::Status MoeMlp::AddLoads(const MoeActivations& a) {
+  new_loads_.push_back(a.counted);
+  // Without padding the host has them already.
+  constexpr size_t kMostNew = 64;
+  if (options_.padded && new_loads_.size() < kMostNew) return absl::OkStatus();
+  return Loads().status();
+}
+
 absl::StatusOr<std::span<const int64_t>> MoeMlp::Loads() {
   for (const Download& loads : new_loads_) {
     TESSERA_RETURN_IF_ERROR(AddTo(loads_, loads));

@@ -238,9 +238,7 @@ class MoeMlp {
   // ClearLoads, for which the host waits. The caller adds the loads of each
   // training forward.
   absl::StatusOr<std::span<const int64_t>> Loads();
-  void AddLoads(const MoeActivations& activations) {
-    new_loads_.push_back(activations.counted);
-  }
+  absl::Status AddLoads(const MoeActivations& activations);
   void ClearLoads() {
     loads_.assign(loads_.size(), 0);
     new_loads_.clear();

@@ -297,7 +297,9 @@ absl::Status TransformerBlock::ForwardMlp(TensorView y, BlockActivations& a) {
                            OutputFor(Sublayer::kMlp, y, a));
   TESSERA_RETURN_IF_ERROR(RunMlp(output, a));
   // Count the loads only in training.
-  if (moe_ && a.first_sequence_) moe_->AddLoads(a.moe_);
+  if (moe_ && a.first_sequence_) {
+    TESSERA_RETURN_IF_ERROR(moe_->AddLoads(a.moe_));
+  }
   return FinishOutput(Sublayer::kMlp, y, a);
 }
 

@@ -13,6 +13,7 @@
 #include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tensor_parallel/blocks/moe_mlp.h"
 #include "tensor_parallel/blocks/testing/block_flight.h"
 #include "tensor_parallel/blocks/testing/mesh_case.h"
 #include "tensor_parallel/layers/testing/layer_case.h"
@@ -295,6 +296,34 @@ TEST(TransformerBlockTest, PassesOutOfOrderAreRefused) {
   flight.activations.Clear();
   EXPECT_EQ(pool.taken_bytes(), 0);
   TESSERA_EXPECT_OK(flight.Forward(block));
+}
+
+TEST(MoeMlpTest, CreateRejectsInvalidOptions) {
+  CpuOps ops({.threads = 1});
+  const TensorGroup group(ops);
+  const auto create = [&](const MoeOptions& options) {
+    return MoeMlp::Create({.tensor = group, .experts = group, .context = group},
+                          options)
+        .status();
+  };
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  TESSERA_EXPECT_OK(
+      create({.width = 4, .experts = 2, .hidden = 3, .capacity = 1}));
+  EXPECT_THAT(create({.width = -1, .experts = 2, .hidden = 3}),
+              refused("of width -1 with experts of 3 hidden units"));
+  EXPECT_THAT(create({.width = 4, .experts = 0, .hidden = 3}),
+              refused("with 0 experts over 1 ranks"));
+  EXPECT_THAT(
+      create(
+          {.width = 4, .experts = 2, .hidden = 3, .router = {.per_token = 3}}),
+      refused("gives a token 3 experts; 1 to 2 are allowed"));
+  EXPECT_THAT(create({.width = 4, .experts = 2, .hidden = 3, .capacity = -1}),
+              refused("with a coefficient or capacity of -1"));
+  EXPECT_THAT(create({.width = 4, .experts = 2, .hidden = 3, .padded = true}),
+              refused("with padded rows and no capacity; give a capacity above "
+                      "0"));
 }
 
 TEST(TransformerBlockTest, WrongTensorsAreRefused) {

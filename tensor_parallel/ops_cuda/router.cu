@@ -39,16 +39,10 @@ __device__ S Reciprocal(S x) {
 #endif
 }
 
-// RouterOptions as a kernel uses them.
-struct RouterParameters {
-  bool sigmoid = false;
-  bool normalise = true;
-  double scale = 1;
-  int64_t per_token = 1;
+struct RouterParameters : RouterOptions {
   int64_t experts = 0;
-  int64_t groups = 1;
-  int64_t groups_per_token = 1;
-  int64_t group_terms = 1;
+
+  __device__ bool sigmoid() const { return score == RouterScore::kSigmoid; }
 };
 
 // The scores of a token; for a softmax, before the division by their sum.
@@ -76,7 +70,7 @@ template <typename T>
 __device__ TokenScores<T> ScoresOf(const RouterParameters& router,
                                    const T* logits, int lane) {
   using S = StatisticOf<T>;
-  TokenScores<T> scores = {logits, router.sigmoid, kMinusInfinity<S>, S{0}};
+  TokenScores<T> scores = {logits, router.sigmoid(), kMinusInfinity<S>, S{0}};
   for (int64_t e = lane; e < router.experts; e += 32) {
     const S logit = static_cast<S>(logits[e]);
     if (logit > scores.largest) scores.largest = logit;
@@ -178,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (token >= tokens) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const TokenScores<T> scores = ScoresOf(router, logits + token * stride, lane);
-  const S share = router.sigmoid ? S{1} : Reciprocal(scores.sum);
+  const S share = router.sigmoid() ? S{1} : Reciprocal(scores.sum);
   const auto key_of = [&](int64_t expert) {
     S key = static_cast<S>(scores.logits[expert]);
     if (bias != nullptr || router.group_terms > 1) {
@@ -209,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if (lane != 0) return;
   const S divisor =
-      router.normalise ? sum : (router.sigmoid ? S{1} : scores.sum);
+      router.normalise ? sum : (router.sigmoid() ? S{1} : scores.sum);
   const S inverse = Reciprocal(divisor);
   const S factor = static_cast<S>(router.scale) * inverse;
   for (int64_t i = 0; i < router.per_token; ++i) {
@@ -242,11 +236,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     products += g[i] * score;
   }
   const S divisor =
-      router.normalise ? sum : (router.sigmoid ? S{1} : scores.sum);
+      router.normalise ? sum : (router.sigmoid() ? S{1} : scores.sum);
   const S inverse = Reciprocal(divisor);
   const S factor = static_cast<S>(router.scale) * inverse;
   const S mean = products * inverse;
-  const S of_all = !router.normalise && !router.sigmoid ? -mean * factor : S{0};
+  const S of_all =
+      !router.normalise && !router.sigmoid() ? -mean * factor : S{0};
   const int64_t* const n =
       loads == nullptr ? nullptr : loads + token / length * router.experts;
   const S of_sum = Reciprocal(scores.sum);
@@ -422,17 +417,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x % 32 == 0) scales_gradient[row] = sum;
 }
 
-RouterParameters ParametersOf(const RouterOptions& options, int64_t experts) {
-  return {.sigmoid = options.score == RouterScore::kSigmoid,
-          .normalise = options.normalise,
-          .scale = options.scale,
-          .per_token = options.per_token,
-          .experts = experts,
-          .groups = options.groups,
-          .groups_per_token = options.groups_per_token,
-          .group_terms = options.group_terms};
-}
-
 unsigned BlocksOfWarps(int64_t rows) {
   return static_cast<unsigned>((rows + kWarps - 1) / kWarps);
 }
@@ -446,7 +430,7 @@ absl::Status Run(CudaBackend& cuda, const op::Route& call) {
       call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
         using S = StatisticOf<T>;
         Launch(RouteKernel<T>, BlocksOfWarps(tokens), kThreads, 0, cuda.stream,
-               ParametersOf(call.options, call.logits.shape()[1]), tokens,
+               RouterParameters{call.options, call.logits.shape()[1]}, tokens,
                DataOf<T>(call.logits), call.logits.strides()[0],
                call.bias.element_count() == 0 ? nullptr : DataOf<S>(call.bias),
                DataOf<S>(call.weights), DataOf<int64_t>(call.experts));
@@ -483,18 +467,18 @@ absl::Status Run(CudaBackend& cuda, const op::RouteGradient& call) {
   const int64_t tokens = call.logits.shape()[0],
                 sequences = call.loads.shape()[0];
   if (tokens == 0) return absl::OkStatus();
-  return ForComputedType(
-      call.logits.dtype(), [&]<typename T>(std::type_identity<T>) {
-        using S = StatisticOf<T>;
-        Launch(RouteGradientKernel<T>, BlocksOfWarps(tokens), kThreads, 0,
-               cuda.stream, ParametersOf(call.options, call.logits.shape()[1]),
-               tokens, DataOf<T>(call.logits), call.logits.strides()[0],
-               DataOf<int64_t>(call.experts), DataOf<S>(call.weights_gradient),
-               sequences == 0 ? nullptr : DataOf<int64_t>(call.loads),
-               sequences == 0 ? int64_t{1} : tokens / sequences, call.balance,
-               call.z_loss, DataOf<S>(call.logits_gradient));
-        return absl::OkStatus();
-      });
+  return ForComputedType(call.logits.dtype(), [&]<typename T>(
+                                                  std::type_identity<T>) {
+    using S = StatisticOf<T>;
+    Launch(RouteGradientKernel<T>, BlocksOfWarps(tokens), kThreads, 0,
+           cuda.stream, RouterParameters{call.options, call.logits.shape()[1]},
+           tokens, DataOf<T>(call.logits), call.logits.strides()[0],
+           DataOf<int64_t>(call.experts), DataOf<S>(call.weights_gradient),
+           sequences == 0 ? nullptr : DataOf<int64_t>(call.loads),
+           sequences == 0 ? int64_t{1} : tokens / sequences, call.balance,
+           call.z_loss, DataOf<S>(call.logits_gradient));
+    return absl::OkStatus();
+  });
 }
 
 absl::Status Run(CudaBackend& cuda, const op::ScaleRows& call) {

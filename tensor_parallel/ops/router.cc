@@ -65,7 +65,7 @@ absl::Status Route::Check(OperandChecker& check) const {
 absl::Status GroupByExpert::Check(OperandChecker& check) const {
   const bool is_matrix = experts.rank() == 2 && loads.rank() == 2;
   const int64_t chosen = experts.element_count();
-  const int64_t choosers = is_matrix ? experts.shape()[0] : 0;
+  const int64_t token_count = is_matrix ? experts.shape()[0] : 0;
   const int64_t sequences = is_matrix ? loads.shape()[0] : 0;
   const int64_t rows =
       padded && is_matrix ? loads.shape()[1] * capacity : chosen;
@@ -74,9 +74,10 @@ absl::Status GroupByExpert::Check(OperandChecker& check) const {
                 "\"experts\" and \"loads\" should be matrices: [tokens, "
                 "per_token] and [sequences, experts].")
       .Requires(
-          sequences == 0 ? choosers == 0 : choosers % sequences == 0,
+          sequences == 0 ? token_count == 0 : token_count % sequences == 0,
           absl::StrCat("\"loads\" is of ", sequences, " sequences of ",
-                       choosers, " tokens; give a number that divides them."))
+                       token_count,
+                       " tokens; give a number that divides them."))
       .Requires(!padded || capacity >= 0,
                 "padded rows need a capacity of at least 0.")
       .ReadsList("experts", experts, DType::kI64, chosen)

@@ -73,7 +73,9 @@ struct Route {
 //   true     begin at e * capacity      experts * capacity
 //
 // loads[s][e], i64 [sequences, experts], is the number of choices of expert e
-// in sequence s, accepted or not; each sequence has equally many tokens.
+// in sequence s, accepted or not; each sequence has equally many tokens. The
+// capacity and its padding: GShard, arXiv 2006.16668, section 2.2. Internal on
+// the CPU if an expert does not exist.
 struct GroupByExpert {
   static constexpr std::string_view kName = "GroupByExpert";
   int64_t capacity = -1;

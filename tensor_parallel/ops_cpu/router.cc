@@ -179,6 +179,29 @@ void RouteAs(const op::Route& call, IndexRange tokens) {
   }
 }
 
+// Adds the gradient of the balance term of a token of `sequence`.
+template <typename S>
+void AddBalanceGradient(const op::RouteGradient& call, int64_t sequence,
+                        const Scores<S>& scores, std::vector<S>& of_scores) {
+  const size_t count = of_scores.size();
+  const int64_t* const loads =
+      DataOf<int64_t>(call.loads) + sequence * static_cast<int64_t>(count);
+  const auto choices =
+      static_cast<double>(std::accumulate(loads, loads + count, int64_t{0}));
+  const double factor = call.balance *
+                        static_cast<double>(static_cast<int64_t>(count) *
+                                            call.options.per_token) /
+                        (choices * choices);
+  const auto slope = [&](size_t e) {
+    return static_cast<S>(factor * static_cast<double>(loads[e]));
+  };
+  S average = 0;
+  for (size_t e = 0; e < count; ++e) average += slope(e) * scores.share(e);
+  for (size_t e = 0; e < count; ++e) {
+    of_scores[e] += (slope(e) - average) / scores.sum();
+  }
+}
+
 template <typename T>
 void RouteGradientAs(const op::RouteGradient& call, IndexRange tokens) {
   using S = StatisticOf<T>;
@@ -209,23 +232,7 @@ void RouteGradientAs(const op::RouteGradient& call, IndexRange tokens) {
       of_scores[static_cast<size_t>(chosen[i])] +=
           factor * (options.normalise ? g[i] - mean : g[i]);
     }
-    if (sequences > 0) {
-      const int64_t* const n = DataOf<int64_t>(call.loads) + t / length * count;
-      const auto choices =
-          static_cast<double>(std::accumulate(n, n + count, int64_t{0}));
-      const double factor_of_loads =
-          call.balance * static_cast<double>(count * k) / (choices * choices);
-      const auto b = [&](int64_t e) {
-        return static_cast<S>(factor_of_loads * static_cast<double>(n[e]));
-      };
-      S average = 0;
-      for (int64_t e = 0; e < count; ++e) {
-        average += b(e) * scores.share(static_cast<size_t>(e));
-      }
-      for (int64_t e = 0; e < count; ++e) {
-        of_scores[static_cast<size_t>(e)] += (b(e) - average) / scores.sum();
-      }
-    }
+    if (sequences > 0) AddBalanceGradient(call, t / length, scores, of_scores);
     S* const result = DataOf<S>(call.logits_gradient) + t * count;
     for (int64_t e = 0; e < count; ++e) {
       const auto at = static_cast<size_t>(e);

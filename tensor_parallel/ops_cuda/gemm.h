@@ -43,6 +43,7 @@ class CudaGemm {
 
   // Runs products whose operands have equal options, types, shapes and strides,
   // none of them empty, and equal distances in memory: one call of cuBLASLt.
+  // Errors are Run's.
   virtual absl::Status RunBatch(KernelStream stream,
                                 std::span<const op::Gemm> products) {
     for (const op::Gemm& p : products) {

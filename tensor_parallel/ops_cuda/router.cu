@@ -211,6 +211,42 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// The gradient of a token's balance term with respect to its scores.
+template <typename S>
+struct Balance {
+  const int64_t* loads = nullptr;  // [experts], of the token's sequence.
+  S of_load = 0;                   // The slope of a share, for each choice.
+  S average = 0;                   // The mean slope, weighted by shares.
+  S of_sum = 0;                    // 1 / the sum of the scores.
+
+  __device__ S Slope(int64_t expert) const {
+    return (of_load * static_cast<S>(loads[expert]) - average) * of_sum;
+  }
+};
+
+// Must be called by all lanes of a warp.
+template <typename T, typename S = StatisticOf<T>>
+__device__ Balance<S> BalanceOf(const RouterParameters& router,
+                                const TokenScores<T>& scores,
+                                const int64_t* loads, double factor, int lane) {
+  S choices = 0;
+  for (int64_t e = lane; e < router.experts; e += 32) {
+    choices += static_cast<S>(loads[e]);
+  }
+  const S of_choices = Reciprocal(WarpReduce(choices, SumOf<S>()));
+  const auto terms = static_cast<double>(router.experts * router.per_token);
+  Balance<S> balance = {
+      .loads = loads,
+      .of_load = static_cast<S>(factor * terms) * of_choices * of_choices,
+      .of_sum = Reciprocal(scores.sum)};
+  for (int64_t e = lane; e < router.experts; e += 32) {
+    balance.average += balance.of_load * static_cast<S>(loads[e]) *
+                       (scores.Of(e) * balance.of_sum);
+  }
+  balance.average = WarpReduce(balance.average, SumOf<S>());
+  return balance;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     RouteGradientKernel(RouterParameters router, int64_t tokens,
@@ -242,23 +278,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   const S mean = products * inverse;
   const S of_all =
       !router.normalise && !router.sigmoid() ? -mean * factor : S{0};
-  const int64_t* const n =
-      loads == nullptr ? nullptr : loads + token / length * router.experts;
-  const S of_sum = Reciprocal(scores.sum);
-  S of_load = 0, average = 0;
-  if (n != nullptr) {
-    S choices = 0;
-    for (int64_t e = lane; e < router.experts; e += 32) {
-      choices += static_cast<S>(n[e]);
-    }
-    const S of_choices = Reciprocal(WarpReduce(choices, SumOf<S>()));
-    of_load =
-        static_cast<S>(balance * static_cast<double>(router.experts * k)) *
-        of_choices * of_choices;
-    for (int64_t e = lane; e < router.experts; e += 32) {
-      average += of_load * static_cast<S>(n[e]) * (scores.Of(e) * of_sum);
-    }
-    average = WarpReduce(average, SumOf<S>());
+  Balance<S> balance_of_token;
+  if (loads != nullptr) {
+    balance_of_token = BalanceOf(
+        router, scores, loads + token / length * router.experts, balance, lane);
   }
   S log_sum_exp = 0;
   if (z_loss != 0) {
@@ -277,9 +300,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         of_score += factor * (router.normalise ? g[i] - mean : g[i]);
       }
     }
-    if (n != nullptr) {
-      of_score += (of_load * static_cast<S>(n[e]) - average) * of_sum;
-    }
+    if (loads != nullptr) of_score += balance_of_token.Slope(e);
     S result = of_score * scores.Slope(scores.Of(e));
     if (z_loss != 0) {
       result += z * Exp(static_cast<S>(scores.logits[e]) - log_sum_exp);
@@ -288,7 +309,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// loads[s][e] = how often the `choices` choices of sequence s have expert e.
+// loads[s][e] = the number of the `choices` choices of sequence s that are e.
 __global__ void __launch_bounds__(kThreads, 1)
     CountChoicesKernel(int64_t sequences, int64_t experts, int64_t choices,
                        const int64_t* __restrict__ chosen,
@@ -312,8 +333,9 @@ struct Grouping {
   bool padded;
 };
 
-// The number of rows of a block's lanes before this one. `slots` is shared
-// memory of kWarps values; `total` becomes the number of rows of all.
+// Returns the sum of `rows` over the block's threads before this one, and sets
+// `total` to the sum over all threads. `slots` is shared memory for kWarps
+// values. Must be called by all threads.
 __device__ int64_t RowsBefore(int64_t rows, int64_t* slots, int64_t& total) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   int64_t scanned = rows;
@@ -371,8 +393,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     next += total;
   }
-  // The rows without a choice.
-  int64_t last = g.padded ? end : expert == g.experts - 1 ? g.rows : 0;
+  // Marks the rows without a choice.
+  const int64_t last = g.padded ? end : expert == g.experts - 1 ? g.rows : 0;
   for (int64_t row = (next < end ? next : end) + threadIdx.x; row < last;
        row += kThreads) {
     slots[row] = -1;
